@@ -1,0 +1,1 @@
+"""ScaleMCP mini-suite: find a tool among hundreds, call it, answer."""

@@ -1,0 +1,1 @@
+"""Runs cells and keeps results; knows nothing of attention or of any one benchmark."""

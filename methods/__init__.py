@@ -1,0 +1,1 @@
+"""What is compared: recipes, and the parts they are made of."""

@@ -1,0 +1,1 @@
+"""Sink-aware sliding-window attention: one validated function, three backends, one cache."""

@@ -1,0 +1,1 @@
+"""GRPO as pure functions: one equation each."""
