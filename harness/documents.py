@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.errors import EXIT_FAILED, EXIT_UNREADABLE, EXIT_USAGE, UserError
 from harness.schema_check import first_violation
 from methods.base import MetricSpec, MetricValue
 
@@ -24,32 +25,41 @@ _BOUND_SLACK = 1e-9
 """Relative slack on a metric's bounds: a mean of ones may come out as 1.0000000000000002."""
 
 
-class ResultsError(Exception):
+class ResultsError(UserError):
     """A result file (or the data for one) that cannot be used.
 
     Args:
         path: The file, or None while the data is not in a file yet.
         reason: What is wrong, in a sentence without a full stop.
         hint: What to do about it, or to type next.
+        exit_code: The process's exit code when nobody handles it.
     """
 
-    def __init__(self, path: Path | None, reason: str, hint: str) -> None:
+    def __init__(
+        self, path: Path | None, reason: str, hint: str, *, exit_code: int = EXIT_FAILED
+    ) -> None:
         self.path = path
         self.reason = reason
-        self.hint = hint
         where = "metrics" if path is None else str(path)
-        super().__init__(f"{where}: {reason}. {hint}")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.path, self.reason, self.hint)
+        super().__init__(f"{where}: {reason}.", hint=f"{hint}.", exit_code=exit_code)
 
 
-class NewerSchemaError(ResultsError):
+class UnreadableResultError(ResultsError):
+    """The file is there and cannot be used: truncated, not strict JSON, of another schema."""
+
+    def __init__(self, path: Path | None, reason: str, hint: str) -> None:
+        super().__init__(path, reason, hint, exit_code=EXIT_UNREADABLE)
+
+
+class NewerSchemaError(UnreadableResultError):
     """The file was written by a later version of this package."""
 
 
 class MissingResultError(ResultsError):
     """There is no such file."""
+
+    def __init__(self, path: Path | None, reason: str, hint: str) -> None:
+        super().__init__(path, reason, hint, exit_code=EXIT_USAGE)
 
 
 def validate_document(document: Any, kind: str, path: Path | None) -> None:
@@ -67,7 +77,7 @@ def validate_document(document: Any, kind: str, path: Path | None) -> None:
         )
     violation = first_violation(document, kind, SCHEMA_VERSION)
     if violation is not None:
-        raise ResultsError(path, violation, hint_for(kind))
+        raise UnreadableResultError(path, violation, hint_for(kind))
 
 
 def hint_for(kind: str) -> str:

@@ -17,18 +17,21 @@ from harness.documents import (
     MissingResultError,
     NewerSchemaError,
     ResultsError,
+    UnreadableResultError,
     build_metrics_document,
     build_run_record,
     failed_document,
     hint_for,
     validate_document,
 )
+from harness.errors import EXIT_USAGE
 
 __all__ = [
     "SCHEMA_VERSION",
     "MissingResultError",
     "NewerSchemaError",
     "ResultsError",
+    "UnreadableResultError",
     "build_metrics_document",
     "build_run_record",
     "dumps",
@@ -66,7 +69,10 @@ def _write(path: Path, text: str) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         raise ResultsError(
-            path, f"it cannot be written ({reason})", "Give a directory that you can write to"
+            path,
+            f"it cannot be written ({reason})",
+            "Give a directory that you can write to",
+            exit_code=EXIT_USAGE,
         ) from None
 
 
@@ -77,7 +83,7 @@ def _read(path: Path, kind: str) -> dict[str, Any]:
         raise MissingResultError(path, "there is no such file", "Run the cell first") from None
     except (OSError, strict_json.StrictJSONError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-        raise ResultsError(path, f"it cannot be read: {reason}", hint_for(kind)) from None
+        raise UnreadableResultError(path, f"it cannot be read: {reason}", hint_for(kind)) from None
     validate_document(document, kind, path)
     assert isinstance(document, dict)
     return document
@@ -148,4 +154,6 @@ def read_lines(path: Path) -> list[Any]:
     except FileNotFoundError:
         raise MissingResultError(path, "there is no such file", "Run the cell first") from None
     except (OSError, strict_json.StrictJSONError) as error:
-        raise ResultsError(path, f"it cannot be read: {error}", "Run the cell again") from None
+        raise UnreadableResultError(
+            path, f"it cannot be read: {error}", "Run the cell again"
+        ) from None
