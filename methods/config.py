@@ -42,6 +42,7 @@ class PolicyShape:
     d_ff: int = 288
     conv_width: int = 3
     rope_base: float = 1000.0
+    pointer_dim: int = 32
 
 
 @dataclass(frozen=True)
