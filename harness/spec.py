@@ -132,6 +132,10 @@ class CellSpec:
         except (KeyError, TypeError) as error:
             raise UserError(f"This is no cell spec: {type(error).__name__}: {error}") from error
 
+    def document_head(self) -> dict[str, Any]:
+        """The part of a metrics document that the spec decides."""
+        return {"cell_id": self.cell_id, **self.to_json()}
+
     def canonical_json(self) -> str:
         """The one JSON text of this spec: sorted keys, no spaces, ASCII, shortest floats."""
         return json.dumps(
@@ -152,11 +156,6 @@ class CellSpec:
         """``<method>/<benchmark>-seed<N>-<first 12 of the id>``: the cell's folder in ``runs``."""
         name = f"{self.benchmark.name}-seed{self.seed}-{self.cell_id[:12]}"
         return Path(self.method.name) / name
-
-    @property
-    def metrics_name(self) -> Path:
-        """``<method>/<benchmark>-seed<N>.json``: the cell's file in ``metrics``."""
-        return Path(self.method.name) / f"{self.benchmark.name}-seed{self.seed}.json"
 
 
 def build_spec(

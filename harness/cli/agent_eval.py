@@ -1,0 +1,261 @@
+"""``auto-research agent-eval``: run one cell and write what it measured."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+import click
+
+from harness.builtins import registries
+from harness.cell import CellOutcome, CellRequest, command_line, run_cell, shown
+from harness.errors import EXIT_FAILED, EXIT_INTERRUPTED, UserError
+from harness.publish import check_target, publish, target_path
+from harness.spec import MAX_SEED, CellSpec, build_spec
+from methods.base import Benchmark
+
+
+@dataclass(frozen=True)
+class _Options:
+    """The command's options as typed; see ``agent-eval --help``."""
+
+    method: str
+    benchmark: str
+    episodes: int | None
+    updates: int | None
+    seed: int
+    metrics_dir: Path
+    runs_dir: Path
+    plugins: tuple[Path, ...]
+    tracking_uri: str | None
+    no_track: bool
+    as_json: bool
+    force: bool
+    overwrite: bool
+
+
+def _path_option(*names: str, **options: Any) -> Callable[[Any], Any]:
+    return click.option(*names, type=click.Path(path_type=Path), show_default=True, **options)
+
+
+@click.command("agent-eval")
+@click.option("--method", required=True, metavar="NAME", help="What to train (see `list`).")
+@click.option("--benchmark", required=True, metavar="NAME", help="What to train it on.")
+@click.option(
+    "--episodes",
+    type=click.IntRange(1, MAX_SEED),
+    help="Held-out episodes to evaluate.  [default: the benchmark's]",
+)
+@click.option(
+    "--updates",
+    type=click.IntRange(0, MAX_SEED),
+    help="Policy updates; 0 evaluates the base policy only.  [default: the benchmark's]",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(0, MAX_SEED),
+    default=42,
+    show_default="42",
+    help="Drives training and evaluation.",
+)
+@_path_option(
+    "--metrics-dir",
+    default=Path("metrics"),
+    help="Metrics go to DIR/<method>/<benchmark>-seed<N>.json.",
+)
+@_path_option("--runs-dir", default=Path("runs"), help="Checkpoints, logs, trajectories, run.json.")
+@_path_option(
+    "--plugin",
+    "plugins",
+    multiple=True,
+    metavar="FILE",
+    help="Also load methods and benchmarks from a Python file (repeatable).",
+)
+@click.option(
+    "--tracking-uri",
+    metavar="URI",
+    help="Where MLflow mirrors the run.  [default: $MLFLOW_TRACKING_URI or sqlite:///mlflow.db]",
+)
+@click.option("--no-track", is_flag=True, help="Do not mirror to MLflow.")
+@click.option("--json", "as_json", is_flag=True, help="Print the metrics JSON instead of a table.")
+@click.option("--force", is_flag=True, help="Run anew; what an earlier run left is set aside.")
+@click.option(
+    "--overwrite",
+    is_flag=True,
+    help="Replace a metrics file that is unreadable or of another cell.",
+)
+@click.pass_context
+def agent_eval(ctx: click.Context, /, **options: Any) -> None:
+    """Train a method by RL on a benchmark, evaluate it, and write what was measured.
+
+    The same command gives the same metrics file, to the byte. If it is interrupted or killed, the
+    same command continues; if it has finished, the result is reused (--force runs anew).
+
+    \b
+    Exit codes: 0 done, 1 the cell failed or is being run elsewhere, 2 usage,
+    4 an unreadable file is in the way, 130 interrupted.
+    """
+    ctx.exit(_run(_Options(**options)))
+
+
+def _run(options: _Options) -> int:
+    from harness.cli.display import ProgressDisplay, stderr_console
+
+    spec, benchmark, origins = _resolve(options)
+    target = target_path(options.metrics_dir, spec)
+    check_target(target, spec, overwrite=options.overwrite)
+    request = CellRequest(
+        spec, options.runs_dir, options.plugins, origins=origins, argv=command_line()
+    )
+    display = ProgressDisplay(stderr_console())
+    display.note(f"cell {spec.cell_id[:12]} in {_shown_path(request.cell_dir)}")
+    with _StopRequests(display.note) as stop, display:
+        outcome = run_cell(
+            request, force=options.force, on_event=display.on_event, stop_level=stop.level
+        )
+    if outcome.document is None:
+        display.note(f"Stopped. To continue: {shown(request.argv)}")
+        return EXIT_INTERRUPTED
+    if outcome.reused:
+        display.note(_reuse_note(outcome, request))
+    differs = publish(
+        target, outcome.document, spec, overwrite=options.overwrite, keep_in=request.cell_dir
+    )
+    if differs:
+        display.note(
+            f"Warning: {target} held another result of this same cell; a copy is in "
+            f"{request.cell_dir / 'replaced'}. Other code or another machine made it, or "
+            "something here is not reproducible."
+        )
+    if not options.no_track:
+        _mirror(options, request, outcome, benchmark, display.note)
+    _print(options, request, outcome, benchmark, target)
+    if outcome.status == "failed":
+        raise _failure(outcome, request, target)
+    return 0
+
+
+def _resolve(options: _Options) -> tuple[CellSpec, Benchmark, dict[str, str]]:
+    known = registries(options.plugins)
+    # Both names first: a typing mistake should not wait for an import.
+    origins = {
+        "method": known.methods.entry(options.method).origin,
+        "benchmark": known.benchmarks.entry(options.benchmark).origin,
+    }
+    method = known.methods.load(options.method)
+    benchmark = known.benchmarks.load(options.benchmark)
+    spec = build_spec(
+        method,
+        benchmark,
+        seed=options.seed,
+        episodes=options.episodes,
+        updates=options.updates,
+    )
+    return spec, benchmark, origins
+
+
+class _StopRequests:
+    """Counts Ctrl-C and SIGTERM while a cell runs: the first saves and stops, the second kills."""
+
+    _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
+        self._count = 0
+        self._told = 0
+        self._before: list[Any] = []
+
+    def level(self) -> int:
+        """How often the user asked; says so here, since printing in a handler could deadlock."""
+        if self._count > self._told:
+            self._told = self._count
+            self._note(
+                "Stopping: saving a checkpoint (Ctrl-C again stops at once)."
+                if self._count == 1
+                else "Stopping at once."
+            )
+        return self._count
+
+    def __enter__(self) -> _StopRequests:
+        self._before = [signal.signal(number, self._on_signal) for number in self._SIGNALS]
+        return self
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self._count += 1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for number, handler in zip(self._SIGNALS, self._before, strict=True):
+            signal.signal(number, handler)
+
+
+def _reuse_note(outcome: CellOutcome, request: CellRequest) -> str:
+    from harness import provenance
+
+    record = outcome.record
+    note = f"Finished already ({record['finished_at']}): the result is reused; --force runs anew."
+    commit, dirty = provenance.git_state()
+    made = record["git"]
+    if made["commit"] != commit or made["dirty"] or dirty:
+        before = f"{(made['commit'] or 'unknown')[:12]}{' with changes' if made['dirty'] else ''}"
+        after = f"{(commit or 'unknown')[:12]}{' with changes' if dirty else ''}"
+        note += f" It was made by code {before}; now it is {after}."
+    return note
+
+
+def _mirror(
+    options: _Options,
+    request: CellRequest,
+    outcome: CellOutcome,
+    benchmark: Benchmark,
+    note: Callable[[str], None],
+) -> None:
+    """Mirror a cell to MLflow; local JSON is the truth, so nothing here can fail the command."""
+
+
+def _print(
+    options: _Options,
+    request: CellRequest,
+    outcome: CellOutcome,
+    benchmark: Benchmark,
+    target: Path,
+) -> None:
+    from harness import results
+    from harness.cli.display import print_result
+
+    assert outcome.document is not None
+    if options.as_json:
+        click.echo(results.dumps(outcome.document), nl=False)
+    elif outcome.status == "ok":
+        files: Sequence[tuple[str, str]] = [
+            ("metrics", _shown_path(target)),
+            ("run", _shown_path(request.cell_dir / "run.json")),
+        ]
+        print_result(outcome.document, outcome.record, benchmark.summary, files)
+
+
+def _failure(outcome: CellOutcome, request: CellRequest, target: Path) -> UserError:
+    assert outcome.document is not None
+    error = outcome.document["error"]
+    return UserError(
+        f"The cell failed: {error['type']}: {error['message']}\n"
+        f"  traceback: {_shown_path(request.cell_dir / 'worker.log')}\n"
+        f"  recorded:  {_shown_path(target)}",
+        hint=f"Try again with: {shown(request.argv)}",
+        exit_code=EXIT_FAILED,
+    )
+
+
+def _shown_path(path: Path) -> str:
+    """Relative to the current directory where it lies below it, absolute elsewhere."""
+    absolute = path.absolute()
+    here = Path.cwd()
+    return str(absolute.relative_to(here) if absolute.is_relative_to(here) else absolute)

@@ -1,0 +1,108 @@
+"""Where a number came from: code, packages, machine and memory of a run. For run.json only.
+
+Everything here is best effort: what cannot be found out is None, never a guess and never 0.
+"""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+
+PACKAGES = (
+    "auto-research-harness",
+    "gymnasium",
+    "mlflow",
+    "numpy",
+    "safetensors",
+    "tensordict",
+    "torch",
+    "transformers",
+)
+_CODE = ("harness", "methods", "benchmarks", "pyproject.toml", "constraints.txt")
+
+
+def code_root() -> Path:
+    """The directory that holds the ``harness`` package."""
+    return Path(__file__).resolve().parent.parent
+
+
+def _git(*arguments: str) -> str | None:
+    command = ["git", "-C", str(code_root()), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout
+
+
+def git_state() -> tuple[str | None, bool | None]:
+    """Commit of the harness's own checkout, and whether its code differs from that commit.
+
+    Returns:
+        (commit, dirty); (None, None) where the code is not tracked by git: an installed package
+        inside somebody else's repository must not report that repository's commit. Results and
+        reports that changed do not count as dirty: they are output.
+    """
+    if _git("ls-files", "--error-unmatch", "harness/provenance.py") is None:
+        return None, None
+    commit = _git("rev-parse", "HEAD")
+    status = _git("status", "--porcelain", "--", *_CODE)
+    return commit.strip() if commit else None, None if status is None else bool(status.strip())
+
+
+def package_versions(names: Iterable[str] = PACKAGES) -> dict[str, str | None]:
+    """Installed version of each distribution, None where it is not installed."""
+    found: dict[str, str | None] = {}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def python_version() -> str:
+    """For example ``"CPython 3.11.7"``."""
+    return f"{platform.python_implementation()} {platform.python_version()}"
+
+
+def machine() -> str:
+    """Operating system and architecture, for example ``"Linux-6.8.0 x86_64"``."""
+    return f"{platform.system()}-{platform.release()} {platform.machine()}"
+
+
+def device_name() -> str:
+    """The accelerator that torch would use, or the processor with its capped instruction set."""
+    import torch
+
+    if torch.cuda.is_available():
+        return f"cuda ({torch.cuda.get_device_name()})"
+    return f"cpu ({torch.backends.cpu.get_cpu_capability()})"
+
+
+def peak_memory() -> tuple[int | None, str | None]:
+    """Peak resident memory of this process in bytes, and the scope of the figure.
+
+    ``VmHWM`` starts anew when a process executes its program; ``ru_maxrss`` would be inherited from
+    the parent and so could report the parent's memory as the child's.
+    """
+    if sys.platform != "linux":
+        return None, None
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return None, None
+    for line in lines:
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024, "worker process, resident set (VmHWM)"
+    return None, None
+
+
+def now() -> str:
+    """ISO 8601, UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
