@@ -40,8 +40,15 @@ SCORING_BATCH = 32
 class Scores(Protocol):
     """What a policy says about given tokens: log_probs [B, T] and entropy [B, T], 0 elsewhere."""
 
-    log_probs: torch.Tensor
-    entropy: torch.Tensor
+    @property
+    def log_probs(self) -> torch.Tensor:
+        """Nats, with gradient."""
+        ...
+
+    @property
+    def entropy(self) -> torch.Tensor:
+        """Nats, without gradient."""
+        ...
 
 
 class ScoringPolicy(Protocol):
@@ -69,7 +76,9 @@ def length_sorted_slices(lengths: torch.Tensor, size: int) -> Iterator[torch.Ten
     Yields:
         int64 [<= size]; ties keep their order, so the split is a function of the lengths.
     """
-    yield from torch.argsort(lengths, stable=True).split(size)
+    order = torch.argsort(lengths, stable=True)
+    for start in range(0, len(order), size):
+        yield order[start : start + size]
 
 
 def episodes_to_batch(

@@ -1,0 +1,388 @@
+"""GRPO training: VERL's stages, one function each, and the loop that runs them.
+
+``generate_sequences`` -> ``compute_log_prob`` -> ``compute_ref_log_prob`` -> ``reward`` ->
+``compute_advantage`` -> ``update_actor`` (HybridFlow, arXiv 2409.19256, section 4). The batch
+is a ``TensorDict``; ``methods.grpo.batch`` lists its keys and shapes.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+
+from methods.base import Interrupted
+from methods.checkpoint import Checkpoint, CheckpointStore, adamw_tensors, restore_adamw
+from methods.grpo.advantage import group_advantages
+from methods.grpo.batch import (
+    ScoringPolicy,
+    episodes_to_batch,
+    length_sorted_slices,
+    score_all,
+    score_rows,
+    split_minibatches,
+)
+from methods.grpo.loss import grpo_loss
+from methods.rollout import generate
+
+if TYPE_CHECKING:
+    import gymnasium
+
+    from methods.base import AgentSuite, Episode, RunContext, SeedSource
+    from methods.config import GRPOConfig
+    from methods.policy import SmallPolicy
+
+
+def generate_sequences(
+    policy: SmallPolicy,
+    suite: AgentSuite,
+    tasks: Sequence[int],
+    group_size: int,
+    generators: Sequence[np.random.Generator],
+    envs: Sequence[gymnasium.Env[Any, Any]] | None = None,
+) -> tuple[TensorDict, list[Episode]]:
+    """Stage 1: ``group_size`` fresh trajectories on each task, sampled by the current policy.
+
+    Args:
+        policy: The policy to sample from.
+        suite: Where the train tasks come from.
+        tasks: Train task of each group.
+        group_size: G.
+        generators: One a trajectory, group by group.
+        envs: Environments to reuse, one a trajectory.
+
+    Returns:
+        The batch with its first six keys, and the episodes in the same order.
+    """
+    groups = [group for group in range(len(tasks)) for _ in range(group_size)]
+    episodes = generate(
+        policy, suite, "train", [tasks[group] for group in groups], generators, envs=envs
+    )
+    return episodes_to_batch(episodes, groups, suite.codec.pad_id), episodes
+
+
+def compute_log_prob(policy: ScoringPolicy, batch: TensorDict, allowed: torch.Tensor) -> float:
+    """Stage 2: ``old_log_probs`` and ``entropy`` of the sampled tokens through the training path.
+
+    These, and not what the rollout recorded, enter the ratio: numerator and denominator then come
+    from one code path, and the ratio is 1 on policy whatever the cache rounds differently.
+
+    Returns:
+        Largest |old_log_probs - rollout_log_probs| of a sampled token, in nats.
+    """
+    batch["old_log_probs"], batch["entropy"] = score_all(policy, batch, allowed)
+    gap = (batch["old_log_probs"] - batch["rollout_log_probs"])[batch["action_mask"]].abs()
+    return float(gap.max()) if gap.numel() else 0.0
+
+
+def compute_ref_log_prob(
+    reference: ScoringPolicy, batch: TensorDict, allowed: torch.Tensor
+) -> None:
+    """Stage 3: ``ref_log_probs``, the sampled tokens under the frozen base policy."""
+    batch["ref_log_probs"], _ = score_all(reference, batch, allowed)
+
+
+def reward(batch: TensorDict, episodes: Sequence[Episode]) -> None:
+    """Stage 4: ``rewards`` [B], the return of each episode, non-finite ones included."""
+    batch["rewards"] = torch.tensor([e.reward for e in episodes], dtype=torch.float64)
+
+
+def compute_advantage(batch: TensorDict) -> dict[str, float]:
+    """Stage 5: ``advantages`` [B] and the counters ``zero_variance_groups``, ``invalid_rewards``.
+
+    Groups without variance stay in the batch. Their policy gradient is zero, but they count in the
+    denominator and pull the policy to the reference through the KL term; dropping them would be a
+    different loss.
+    """
+    result = group_advantages(batch["rewards"], batch["groups"])
+    batch["advantages"] = result.values
+    return {
+        "zero_variance_groups": float(result.zero_variance_groups),
+        "invalid_rewards": float(result.invalid_rewards),
+    }
+
+
+@dataclass
+class _Diagnostics:
+    """Sums over the micro-batches of an update, and the gradient norm of each step."""
+
+    loss: float = 0.0
+    clipped: int = 0
+    kl_sum: float = 0.0
+    tokens: int = 0
+    max_log_ratio: float = 0.0
+    gradient_norms: list[float] = field(default_factory=list)
+
+
+def update_actor(
+    policy: SmallPolicy,
+    optimizer: torch.optim.Optimizer,
+    batch: TensorDict,
+    allowed: torch.Tensor,
+    config: GRPOConfig,
+    generators: Callable[[int], np.random.Generator],
+) -> dict[str, float]:
+    """Stage 6: ``epochs`` passes of ``minibatches`` optimiser steps over the batch.
+
+    The denominator of a step's loss is N / M: N sampled tokens of the whole update, M minibatches.
+    With one minibatch this is the paper's equation to the letter. With M, the mean of the steps'
+    losses is that same loss, each token weighs the same in whichever step it falls, and a step on
+    one of M equal shares has the scale of a step on everything, so that the learning rate and the
+    gradient clipping keep their meaning. (A step's own token count as denominator would weigh
+    tokens by the company they keep; N would make every step M times smaller.) Micro-batches only
+    split the forward passes of a step.
+
+    Args:
+        policy: The policy to change.
+        optimizer: Its optimiser.
+        batch: With all keys.
+        allowed: bool [G, V], the grammar.
+        config: Clip, beta, batch sizes.
+        generators: Gives the generator that orders the groups of an epoch.
+
+    Returns:
+        loss (mean over steps), clip_fraction, kl, gradient_norm (mean before clipping),
+        max_log_ratio.
+
+    Raises:
+        FloatingPointError: If a gradient is not finite; the policy keeps its last good weights.
+    """
+    total = max(int(batch["action_mask"].sum()), 1)
+    done = _Diagnostics()
+    for epoch in range(config.epochs):
+        for rows in split_minibatches(batch["groups"], config.minibatches, generators(epoch)):
+            _optimizer_step(
+                policy, optimizer, batch, rows, total / config.minibatches, allowed, config, done
+            )
+    steps = max(len(done.gradient_norms), 1)
+    tokens = max(done.tokens, 1)
+    return {
+        "loss": done.loss / steps,
+        "clip_fraction": done.clipped / tokens,
+        "kl": done.kl_sum / tokens,
+        "gradient_norm": sum(done.gradient_norms) / steps,
+        "max_log_ratio": done.max_log_ratio,
+    }
+
+
+def accumulate_gradient(
+    policy: SmallPolicy,
+    batch: TensorDict,
+    rows: torch.Tensor,
+    denominator: float,
+    allowed: torch.Tensor,
+    config: GRPOConfig,
+    done: _Diagnostics,
+) -> None:
+    """Add the gradient of the loss over ``rows`` to the parameters, micro-batch by micro-batch."""
+    for micro in length_sorted_slices(batch["lengths"][rows], config.micro_batch):
+        chosen = rows[micro]
+        scores, longest = score_rows(policy, batch, chosen, allowed)
+        terms = grpo_loss(
+            scores.log_probs,
+            batch["old_log_probs"][chosen, :longest],
+            batch["ref_log_probs"][chosen, :longest],
+            batch["advantages"][chosen],
+            batch["action_mask"][chosen, :longest],
+            clip=config.clip,
+            beta=config.beta,
+            denominator=denominator,
+        )
+        terms.loss.backward()  # type: ignore[no-untyped-call]
+        done.loss += float(terms.loss.detach())
+        done.clipped += terms.clipped
+        done.kl_sum += terms.kl_sum
+        done.tokens += terms.tokens
+        done.max_log_ratio = max(done.max_log_ratio, terms.max_log_ratio)
+
+
+def _optimizer_step(
+    policy: SmallPolicy,
+    optimizer: torch.optim.Optimizer,
+    batch: TensorDict,
+    rows: torch.Tensor,
+    denominator: float,
+    allowed: torch.Tensor,
+    config: GRPOConfig,
+    done: _Diagnostics,
+) -> None:
+    optimizer.zero_grad(set_to_none=True)
+    accumulate_gradient(policy, batch, rows, denominator, allowed, config, done)
+    norm = float(torch.nn.utils.clip_grad_norm_(policy.parameters(), config.max_grad_norm))
+    if not math.isfinite(norm):
+        raise FloatingPointError(
+            f"the gradient norm of a policy step is {norm}; the weights were not changed. Lower "
+            f"the learning rate (now {config.learning_rate}) or check the rewards"
+        )
+    optimizer.step()
+    done.gradient_norms.append(norm)
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What training left: numbers of each update, whole-run counters, updates made."""
+
+    history: list[dict[str, float]]
+    counters: dict[str, float]
+    updates: int
+
+
+def run_update(
+    policy: SmallPolicy,
+    reference: SmallPolicy,
+    optimizer: torch.optim.Optimizer,
+    suite: AgentSuite,
+    config: GRPOConfig,
+    seeds: SeedSource,
+    update: int,
+    envs: Sequence[gymnasium.Env[Any, Any]] | None = None,
+) -> dict[str, float]:
+    """One pass through the six stages; its randomness depends on (seed, update) alone.
+
+    Args:
+        policy: Changed in place.
+        reference: The frozen base.
+        optimizer: The policy's optimiser.
+        suite: Tasks.
+        config: Sizes and weights.
+        seeds: Generators of the cell.
+        update: Number of this update, from 0.
+        envs: Environments to reuse, one a trajectory.
+
+    Returns:
+        The update's numbers; keys that start with ``seconds_`` are wall time and differ from run
+        to run, all others are functions of the spec.
+
+    Raises:
+        FloatingPointError: If no reward of the update is finite, or a gradient is not.
+    """
+    started = time.perf_counter()
+    allowed = torch.from_numpy(suite.codec.grammar.allowed)
+    available = suite.num_tasks("train")
+    tasks = seeds.numpy("train-tasks", update).choice(
+        available, size=config.groups, replace=available < config.groups
+    )
+    generators = [
+        seeds.numpy("rollout", update, group, member)
+        for group in range(config.groups)
+        for member in range(config.group_size)
+    ]
+    batch, episodes = generate_sequences(
+        policy, suite, [int(task) for task in tasks], config.group_size, generators, envs
+    )
+    rolled_out = time.perf_counter()
+    gap = compute_log_prob(policy, batch, allowed)
+    compute_ref_log_prob(reference, batch, allowed)
+    reward(batch, episodes)
+    counts = compute_advantage(batch)
+    report = _describe(batch, episodes, update) | counts
+    report |= update_actor(
+        policy,
+        optimizer,
+        batch,
+        allowed,
+        config,
+        lambda epoch: seeds.numpy("minibatches", update, epoch),
+    )
+    report["max_log_ratio_gap"] = gap
+    report["seconds_rollout"] = rolled_out - started
+    report["seconds_update"] = time.perf_counter() - rolled_out
+    return report
+
+
+def _describe(batch: TensorDict, episodes: Sequence[Episode], update: int) -> dict[str, float]:
+    """Means over the update's trajectories; those with a non-finite reward are left out."""
+    rewards = batch["rewards"][torch.isfinite(batch["rewards"])]
+    if rewards.numel() == 0:
+        raise FloatingPointError(
+            f"none of the {len(episodes)} rewards of update {update} is finite (the first is "
+            f"{episodes[0].reward}); check the environment's reward"
+        )
+    success = [e.metrics["joint_success"] for e in episodes if "joint_success" in e.metrics]
+    sampled = int(batch["action_mask"].sum())
+    return {
+        "update": float(update + 1),
+        "reward": float(rewards.mean()),
+        "success": sum(success) / len(success) if success else float(rewards.mean()),
+        "entropy": float(batch["entropy"].double().sum()) / max(sampled, 1),
+        "tokens": float(batch["lengths"].sum()),
+        "sampled_tokens": float(sampled),
+    }
+
+
+def train(
+    policy: SmallPolicy,
+    reference: SmallPolicy,
+    suite: AgentSuite,
+    config: GRPOConfig,
+    context: RunContext,
+    spec_hash: str,
+) -> TrainResult:
+    """Make ``context.updates`` updates, continuing from the newest checkpoint if there is one.
+
+    Args:
+        policy: The base policy; changed in place.
+        reference: A frozen copy of it.
+        suite: Tasks.
+        config: Sizes and weights.
+        context: Seeds, folder, progress, stop signal.
+        spec_hash: What a checkpoint must have been written for.
+
+    Raises:
+        Interrupted: If asked to stop, after the state was saved.
+        CheckpointError: If there are checkpoints and none can be used.
+        FloatingPointError: See :func:`run_update`.
+    """
+    optimizer = torch.optim.AdamW(
+        policy.parameters(), lr=config.learning_rate, weight_decay=0.0, fused=True
+    )
+    store = CheckpointStore(context.cell_dir / "checkpoint", spec_hash)
+    names: dict[torch.Tensor, str] = {
+        parameter: name for name, parameter in policy.named_parameters()
+    }
+    history: list[dict[str, float]] = []
+    saved = store.load(lambda message: context.report({"event": "warning", "message": message}))
+    if saved is not None:
+        policy.load_state_dict(saved.policy)
+        restore_adamw(optimizer, names, saved.optimizer)
+        history = saved.history
+        context.report({"event": "resumed", "phase": "rl", "done": saved.update})
+
+    def save() -> None:
+        moments = adamw_tensors(optimizer, names)
+        store.save(Checkpoint(len(history), policy.state_dict(), moments, history))
+
+    envs = [suite.make_env("train") for _ in range(config.groups * config.group_size)]
+    while len(history) < context.updates:
+        if context.should_stop():
+            save()
+            raise Interrupted(f"stopped after {len(history)} of {context.updates} updates")
+        history.append(
+            run_update(
+                policy, reference, optimizer, suite, config, context.seeds, len(history), envs
+            )
+        )
+        context.report(_progress(history, context.updates))
+        if len(history) % config.checkpoint_every == 0 or len(history) == context.updates:
+            save()
+    return TrainResult(history, summarise(history), len(history))
+
+
+def _progress(history: Sequence[Mapping[str, float]], total: int) -> dict[str, Any]:
+    return {"event": "progress", "phase": "rl", "done": len(history), "total": total} | dict(
+        history[-1]
+    )
+
+
+def summarise(history: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Whole-run counters: sums of what is counted, maxima of what is bounded."""
+    summed = ("zero_variance_groups", "invalid_rewards", "tokens", "sampled_tokens")
+    largest = ("max_log_ratio_gap", "max_log_ratio")
+    counters = {name: sum((row[name] for row in history), 0.0) for name in summed}
+    return counters | {name: max((row[name] for row in history), default=0.0) for name in largest}
