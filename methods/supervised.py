@@ -1,0 +1,262 @@
+"""The base policy: imitation of a scripted expert, built once and shared by all cells.
+
+It plays the part of a pretrained checkpoint: it depends on a base seed of its own, and the cell's
+seed drives only what comes after.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from methods.base import Interrupted
+from methods.checkpoint import CheckpointError, canonical_digest, read_state, write_state
+
+if TYPE_CHECKING:
+    from methods.base import AgentSuite, Demonstration, RunContext, SeedSource
+    from methods.config import MethodConfig, SupervisedConfig
+    from methods.policy import SmallPolicy
+
+# Raise it when this module or the policy changes what a base turns out to be.
+CODE_VERSION = 1
+
+
+def base_recipe(suite: AgentSuite, config: MethodConfig) -> dict[str, Any]:
+    """Everything that decides a base policy, JSON-ready; its digest names the base."""
+    return {
+        "code_version": CODE_VERSION,
+        "base_attention": dataclasses.asdict(config.base_attention),
+        "shape": dataclasses.asdict(config.shape),
+        "supervised": dataclasses.asdict(config.supervised),
+        "base_seed": config.base_seed,
+        "suite": {"name": suite.name, "fingerprint": suite.fingerprint},
+        "codec_version": suite.codec.version,
+        "context": dataclasses.asdict(suite.context),
+    }
+
+
+def learning_rate(step: int, config: SupervisedConfig) -> float:
+    """Linear warm-up, then a cosine to zero.
+
+    Args:
+        step: Optimiser step, from 0.
+        config: Peak rate, warm-up steps, total steps.
+    """
+    if step < config.warmup:
+        return config.learning_rate * (step + 1) / config.warmup
+    progress = (step - config.warmup) / max(config.steps - config.warmup, 1)
+    return config.learning_rate * 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def demonstrations(
+    suite: AgentSuite, config: SupervisedConfig, seeds: SeedSource
+) -> Iterator[list[Demonstration]]:
+    """The episodes of each step, clean expert first, then the noisy one.
+
+    Every pass over the train tasks visits them in a fresh random order, and every episode has a
+    seed of its own, so the stream is a function of the base seed.
+
+    Args:
+        suite: Whose expert.
+        config: Steps, batch size, share of the noisy part.
+        seeds: Generators of the base seed.
+
+    Yields:
+        ``batch_size`` demonstrations a step.
+    """
+    available = suite.num_tasks("train")
+    order: list[int] = []
+    for step in range(config.steps):
+        noisy = step >= config.noisy_from * config.steps
+        batch = []
+        for number in range(step * config.batch_size, (step + 1) * config.batch_size):
+            position = number % available
+            if position == 0:
+                generator = seeds.numpy("demonstration-order", number // available)
+                order = generator.permutation(available).tolist()
+            seed = seeds.integer("demonstration", number)
+            batch.append(suite.demonstration(order[position], noisy=noisy, seed=seed))
+        yield batch
+
+
+def collate(batch: Sequence[Demonstration], pad_id: int) -> tuple[torch.Tensor, ...]:
+    """Pad demonstrations on the right.
+
+    Returns:
+        tokens int64 [B, T], lengths int64 [B], train_mask bool [B, T], grammar_state int64 [B, T].
+    """
+    size, longest = len(batch), max(len(demo.tokens) for demo in batch)
+    tokens = torch.full((size, longest), pad_id, dtype=torch.int64)
+    mask = torch.zeros((size, longest), dtype=torch.bool)
+    state = torch.full((size, longest), -1, dtype=torch.int64)
+    for row, demo in enumerate(batch):
+        length = len(demo.tokens)
+        tokens[row, :length] = torch.tensor(demo.tokens)
+        mask[row, :length] = torch.tensor(demo.train_mask)
+        state[row, :length] = torch.tensor(demo.grammar_state)
+    lengths = torch.tensor([len(demo.tokens) for demo in batch])
+    return tokens, lengths, mask, state
+
+
+def train_supervised(
+    policy: SmallPolicy,
+    suite: AgentSuite,
+    config: SupervisedConfig,
+    seeds: SeedSource,
+    report: Callable[[dict[str, Any]], None],
+    should_stop: Callable[[], bool],
+) -> list[float]:
+    """Cross-entropy on the expert's tokens under the grammar, AdamW.
+
+    The loss of a step is the mean over its train tokens. It goes through ``policy.score``, so the
+    policy learns the distribution that it will be sampled from.
+
+    Args:
+        policy: Changed in place.
+        suite: Whose expert is imitated.
+        config: Steps and rates.
+        seeds: Generators of the base seed.
+        report: Receives progress events.
+        should_stop: Looked at before each step.
+
+    Returns:
+        Mean loss of each step, nats a token.
+
+    Raises:
+        Interrupted: If asked to stop; nothing is saved, a base takes a minute or two.
+        FloatingPointError: If the loss is not finite.
+    """
+    optimizer = torch.optim.AdamW(
+        policy.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
+    )
+    allowed = torch.from_numpy(suite.codec.grammar.allowed)
+    losses: list[float] = []
+    started = time.perf_counter()
+    for step, batch in enumerate(demonstrations(suite, config, seeds)):
+        if should_stop():
+            raise Interrupted(f"stopped at step {step} of {config.steps} of the base policy")
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(step, config)
+        tokens, lengths, mask, state = collate(batch, suite.codec.pad_id)
+        scores = policy.score(tokens, lengths, mask, state, allowed)
+        loss = -scores.log_probs.sum() / mask.sum().clamp(min=1)
+        losses.append(float(loss.detach()))
+        if not math.isfinite(losses[-1]):
+            raise FloatingPointError(
+                f"the supervised loss is {losses[-1]} at step {step}; lower the learning rate "
+                f"(now {config.learning_rate}) or check the expert's tokens against the grammar"
+            )
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(policy.parameters(), config.max_grad_norm)
+        optimizer.step()
+        report(
+            {
+                "event": "progress",
+                "phase": "base",
+                "done": step + 1,
+                "total": config.steps,
+                "loss": losses[-1],
+                "steps_per_second": (step + 1) / (time.perf_counter() - started),
+            }
+        )
+    return losses
+
+
+@contextlib.contextmanager
+def build_lock(
+    path: Path,
+    report: Callable[[dict[str, Any]], None],
+    should_stop: Callable[[], bool],
+    poll_seconds: float = 0.2,
+) -> Iterator[None]:
+    """Hold an exclusive lock that dies with its owner (``flock``), waiting for it if need be.
+
+    Raises:
+        Interrupted: If asked to stop while waiting.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a+") as handle:
+        waiting = False
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if should_stop():
+                    raise Interrupted("stopped while another process built the base") from None
+                if not waiting:
+                    handle.seek(0)
+                    owner = handle.read().strip() or "unknown"
+                    message = f"waiting for process {owner} to build the base policy"
+                    report({"event": "waiting", "phase": "base", "message": message})
+                    waiting = True
+                time.sleep(poll_seconds)
+        handle.truncate(0)
+        handle.write(str(os.getpid()))
+        handle.flush()
+        # The file stays: deleting it would let two processes lock two files of one name.
+        yield
+
+
+def _load(folder: Path, fingerprint: str) -> dict[str, torch.Tensor]:
+    tensors, record = read_state(folder / "policy.safetensors", folder / "base.json")
+    if record.get("fingerprint") != fingerprint:
+        raise CheckpointError(f"{folder}/base.json is of base {record.get('fingerprint')}")
+    return tensors
+
+
+def ensure_base(
+    suite: AgentSuite,
+    config: MethodConfig,
+    context: RunContext,
+    make_policy: Callable[[torch.Generator], SmallPolicy],
+) -> dict[str, torch.Tensor]:
+    """The base policy's weights: from ``base_dir/<fingerprint>``, or built there first.
+
+    Two cells that need the same base at once build it once. A base on disk that does not match its
+    digest is built again, with a warning.
+
+    Args:
+        suite: Whose expert is imitated.
+        config: The method.
+        context: Folder of the bases, base seeds, progress, stop signal.
+        make_policy: Makes the untrained policy from an initialisation generator.
+
+    Returns:
+        The state dict.
+
+    Raises:
+        Interrupted: If asked to stop.
+    """
+    recipe = base_recipe(suite, config)
+    fingerprint = canonical_digest(recipe)
+    folder = context.base_dir / fingerprint
+    lock = context.base_dir / f"{fingerprint}.lock"
+    with build_lock(lock, context.report, context.should_stop):
+        if (folder / "base.json").exists():
+            try:
+                return _load(folder, fingerprint)
+            except CheckpointError as error:
+                message = f"cached base policy unusable: {error}. Building it again."
+                context.report({"event": "warning", "message": message})
+        seeds = context.base_seeds(config.base_seed)
+        policy = make_policy(seeds.torch("initial-weights"))
+        losses = train_supervised(
+            policy, suite, config.supervised, seeds, context.report, context.should_stop
+        )
+        record = {"fingerprint": fingerprint, "recipe": recipe, "losses": losses}
+        write_state(
+            folder / "policy.safetensors", folder / "base.json", policy.state_dict(), record
+        )
+        # What a later cell reads is what this one goes on with.
+        return _load(folder, fingerprint)
