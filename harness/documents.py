@@ -62,12 +62,14 @@ class MissingResultError(ResultsError):
         super().__init__(path, reason, hint, exit_code=EXIT_USAGE)
 
 
-def validate_document(document: Any, kind: str, path: Path | None) -> None:
+def validate_document(
+    document: Any, kind: str, path: Path | None, *, reading: bool = False
+) -> None:
     """Raise a ResultsError for the first thing in ``document`` that its schema does not allow."""
+    wrong_class = UnreadableResultError if reading else ResultsError
     if not isinstance(document, dict):
-        raise ResultsError(
-            path, f"it holds a {type(document).__name__}, not an object", hint_for(kind)
-        )
+        held = type(document).__name__
+        raise wrong_class(path, f"it holds a {held}, not an object", hint_for(kind))
     version = document.get("schema_version")
     if isinstance(version, int) and not isinstance(version, bool) and version > SCHEMA_VERSION:
         raise NewerSchemaError(
@@ -77,7 +79,7 @@ def validate_document(document: Any, kind: str, path: Path | None) -> None:
         )
     violation = first_violation(document, kind, SCHEMA_VERSION)
     if violation is not None:
-        raise UnreadableResultError(path, violation, hint_for(kind))
+        raise wrong_class(path, violation, hint_for(kind))
 
 
 def hint_for(kind: str) -> str:

@@ -84,7 +84,7 @@ def _read(path: Path, kind: str) -> dict[str, Any]:
     except (OSError, strict_json.StrictJSONError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise UnreadableResultError(path, f"it cannot be read: {reason}", hint_for(kind)) from None
-    validate_document(document, kind, path)
+    validate_document(document, kind, path, reading=True)
     assert isinstance(document, dict)
     return document
 
