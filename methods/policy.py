@@ -320,7 +320,8 @@ class SmallPolicy(nn.Module):
 
     # -- shared by both paths ------------------------------------------------------------------
 
-    def _layers(self) -> Sequence[_Block]:
+    def ordered_blocks(self) -> Sequence[_Block]:
+        """The layers, typed."""
         return [block for block in self.blocks if isinstance(block, _Block)]
 
     def conv_table(self) -> Tensor:

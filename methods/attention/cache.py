@@ -249,7 +249,7 @@ class SinkCache:
         _, _, batch, heads, _, dim = self._kv.shape
         group = query.shape[1] // heads
         queries = self._all_rows(query.reshape(-1, heads * group * dim), chunk)
-        queries = queries.view(batch * heads, group, dim)
+        queries = queries.reshape(batch * heads, group, dim)
         held = self._kv[layer, :, :, :, : chunk.used].flatten(1, 2)
         scores = torch.bmm(queries, held[0].transpose(1, 2)).mul_(self._scale)
         by_head = scores.view(batch, heads, group, chunk.used)

@@ -81,10 +81,13 @@ class ToyEnv(gymnasium.Env[str, str]):
     copying before ``<now>`` and for running out of turns.
     """
 
-    def __init__(self, split: Split, pages: tuple[int, int], page_words: tuple[int, int]) -> None:
+    def __init__(
+        self, split: Split, pages: tuple[int, int], page_words: tuple[int, int], patient: bool
+    ) -> None:
         self.observation_space = gymnasium.spaces.Text(1000, charset=_CHARSET)
         self.action_space = gymnasium.spaces.Text(100, charset=_CHARSET)
         self._split, self._pages, self._page_words = split, pages, page_words
+        self._patient = patient
         self._plan: list[str] = []
         self.request: list[str] = []
         self._turn = 0
@@ -109,7 +112,7 @@ class ToyEnv(gymnasium.Env[str, str]):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         ready = self._turn == len(self._plan)
-        if action == "next" and not ready:
+        if not ready and (action == "next" or self._patient):
             self._turn += 1
             return self._plan[self._turn - 1], 0.0, False, False, {}
         given = action.split()[1:] if ready else []
@@ -131,6 +134,8 @@ class ToySuite:
         num_sink_tokens: S of the context budget; 6 covers the longest request.
         num_train: Tasks in the train split.
         num_heldout: Tasks in the held-out split.
+        patient: Take an early ``copy`` for ``next``, so that the episodes of an untrained policy
+            are as long as the others.
     """
 
     name = "toy-copy"
@@ -144,19 +149,20 @@ class ToySuite:
         num_sink_tokens: int = 6,
         num_train: int = 512,
         num_heldout: int = 64,
+        patient: bool = False,
     ) -> None:
         self.codec = ToyCodec()
         self.context = ContextBudget(window=window, num_sink_tokens=num_sink_tokens)
-        self._pages, self._page_words = pages, page_words
+        self._pages, self._page_words, self._patient = pages, page_words, patient
         self._sizes = {"train": num_train, "heldout": num_heldout}
-        key = f"{pages}{page_words}{window}{num_sink_tokens}{num_train}{num_heldout}"
+        key = f"{pages}{page_words}{window}{num_sink_tokens}{num_train}{num_heldout}{patient}"
         self.fingerprint = hashlib.sha256(key.encode()).hexdigest()
 
     def num_tasks(self, split: Split) -> int:
         return self._sizes[split]
 
     def make_env(self, split: Split) -> ToyEnv:
-        return ToyEnv(split, self._pages, self._page_words)
+        return ToyEnv(split, self._pages, self._page_words, self._patient)
 
     def demonstration(self, index: int, *, noisy: bool, seed: int) -> Demonstration:
         """Read every page, copy the request; the noisy expert gets a symbol wrong 30 % of the time."""
