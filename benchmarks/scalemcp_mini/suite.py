@@ -19,7 +19,7 @@ from benchmarks.scalemcp_mini.knobs import (
     stable_hash,
 )
 from benchmarks.scalemcp_mini.tasks import TaskSet
-from methods.base import ContextBudget, Demonstration, Split
+from methods.base import Codec, ContextBudget, Demonstration, Split
 
 
 class ScaleMCPSuite:
@@ -39,7 +39,7 @@ class ScaleMCPSuite:
 
     def __init__(self, config: SuiteConfig | None = None) -> None:
         self.config = config if config is not None else SuiteConfig()
-        self.codec = shared_codec()
+        self.codec: Codec = shared_codec()
         self.context: ContextBudget = context_budget(self.config.difficulty)
         self.tasks = TaskSet(self.config)
         self.fingerprint = fingerprint(self.tasks)
@@ -63,7 +63,7 @@ class ScaleMCPSuite:
             self._demo_env = self.make_env("train")
         skill = self.config.noisy_skill if noisy else CLEAN_SKILL
         rng = random.Random(stable_hash("demonstration", index, noisy, seed))
-        return demonstrate(self._demo_env, self.codec, FieldExpert(skill, rng), index)
+        return demonstrate(self._demo_env, shared_codec(), FieldExpert(skill, rng), index)
 
 
 def fingerprint(tasks: TaskSet) -> str:

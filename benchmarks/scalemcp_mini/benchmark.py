@@ -1,0 +1,149 @@
+"""The benchmark ``scalemcp-mini``: runs a method on the suite and says what it did."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.scalemcp_mini.knobs import SuiteConfig
+from benchmarks.scalemcp_mini.measures import (
+    METRIC_SPECS,
+    SUMMARY,
+    columns,
+    counter_metrics,
+    episode_metrics,
+    mean,
+)
+from methods.base import BenchmarkResult, Episode, Method, MetricSpec, MetricValue, RunContext
+
+if TYPE_CHECKING:
+    from benchmarks.scalemcp_mini.suite import ScaleMCPSuite
+
+_EPISODES_SHOWN = 5
+
+
+class ScaleMCPBenchmark:
+    """``methods.base.Benchmark`` over a task configuration.
+
+    Args:
+        config: Decides the tasks; the default suite if None.
+    """
+
+    name: str = "scalemcp-mini"
+    version: str = "1"
+    metric_specs: Mapping[str, MetricSpec] = METRIC_SPECS
+    summary: Sequence[tuple[str, str]] = SUMMARY
+    default_episodes: int = 120
+    default_updates: int = 120
+
+    def __init__(self, config: SuiteConfig | None = None) -> None:
+        self._config = config
+        self._made: ScaleMCPSuite | None = None
+
+    @property
+    def suite(self) -> ScaleMCPSuite:
+        """The suite, made on first use: listing benchmarks needs neither sqlite nor gymnasium."""
+        if self._made is None:
+            from benchmarks.scalemcp_mini.suite import ScaleMCPSuite
+
+            self._made = ScaleMCPSuite(self._config)
+        return self._made
+
+    def data_fingerprint(self) -> str:
+        """SHA-256 (hex) over catalogs of all seeds, knobs, vocabulary and environment version."""
+        return self.suite.fingerprint
+
+    def run(self, method: Method, context: RunContext) -> BenchmarkResult:
+        """Train and evaluate ``method``; floors and ceiling are played on the same tasks.
+
+        Raises:
+            ValueError: If there are fewer held-out tasks than episodes asked for, or the episodes
+                before and after RL are not of the same tasks.
+        """
+        available = self.suite.num_tasks("heldout")
+        if not 1 <= context.episodes <= available:
+            raise ValueError(
+                f"episodes is {context.episodes}; {self.name} has 1 to {available} held-out tasks; "
+                f"use --episodes {min(max(context.episodes, 1), available)}"
+            )
+        outcome = method.run_agent(self.suite, context)
+        indices = [episode.task_index for episode in outcome.episodes]
+        if indices != [episode.task_index for episode in outcome.base_episodes]:
+            raise ValueError(
+                f"method {method.name!r} evaluated other tasks after RL than before it; "
+                "run_agent must return both in the same task order"
+            )
+        table, before = columns(outcome.episodes), columns(outcome.base_episodes)
+        samples = table | {f"base_{name}": before[name] for name in _BASE_COLUMNS}
+        metrics = episode_metrics(outcome.episodes, table)
+        for name in _BASE_COLUMNS:
+            metrics[f"base_{name}"] = mean(before[name], "the base policy was not evaluated")
+        metrics |= counter_metrics(outcome.counters, outcome.updates)
+        references, reference_samples = self._references(indices, context)
+        samples["task_index"] = [float(index) for index in indices]
+        return BenchmarkResult(
+            metrics=metrics | references,
+            samples=samples | reference_samples,
+            history=outcome.history,
+            trajectories=self._trajectories(outcome.episodes),
+        )
+
+    def _references(
+        self, indices: Sequence[int], context: RunContext
+    ) -> tuple[dict[str, MetricValue], dict[str, list[float]]]:
+        """Floors and ceiling on the given held-out tasks."""
+        from benchmarks.scalemcp_mini.codec import shared_codec
+        from benchmarks.scalemcp_mini.experts import (
+            Agent,
+            DoNothing,
+            OracleExpert,
+            RandomAgent,
+            play,
+        )
+
+        env = self.suite.make_env("heldout")
+        rows: dict[str, list[float]] = {"do_nothing": [], "random": [], "expert": []}
+        for index in indices:
+            rng = random.Random(context.seeds.integer("floor-random", index))
+            agents: dict[str, Agent] = {
+                "do_nothing": DoNothing(),
+                "random": RandomAgent(shared_codec(), rng),
+                "expert": OracleExpert(env),
+            }
+            for name, agent in agents.items():
+                rows[name].append(play(env, agent, index)["joint_success"])
+        env.close()
+        samples = {f"{name}_joint_success": row for name, row in rows.items()}
+        return {name: mean(row, "no task was evaluated") for name, row in samples.items()}, samples
+
+    def _trajectories(self, episodes: Sequence[Episode]) -> list[dict[str, Any]]:
+        """Up to five episodes turn by turn: the first of each tier, then the first ones."""
+        first = {episode.tier: at for at, episode in reversed(list(enumerate(episodes)))}
+        chosen = list(dict.fromkeys([*sorted(first.values()), *range(len(episodes))]))
+        return [self._render(episodes[at]) for at in sorted(chosen[:_EPISODES_SHOWN])]
+
+    def _render(self, episode: Episode) -> dict[str, Any]:
+        """A JSON-ready episode; all of the reward comes with the last action."""
+        last = max((i for i, turn in enumerate(episode.turns) if turn[2] == "action"), default=-1)
+        turns = [
+            {
+                "role": role,
+                "text": self.suite.codec.decode_text(episode.tokens[start:stop]),
+                "tokens": [start, stop],
+                "reward": episode.reward if number == last else 0.0,
+            }
+            for number, (start, stop, role) in enumerate(episode.turns)
+        ]
+        return {
+            "task_index": episode.task_index,
+            "tier": episode.tier,
+            "reward": episode.reward,
+            "metrics": dict(sorted(episode.metrics.items())),
+            "turns": turns,
+        }
+
+
+_BASE_COLUMNS = ("joint_success", "answer_accuracy")
+
+BENCHMARK = ScaleMCPBenchmark()
