@@ -217,7 +217,6 @@ def _read_outcome(cell_dir: Path, ended: WorkerExit) -> dict[str, Any]:
     if isinstance(outcome, dict):
         return outcome
     kind, message = _unexplained_end(ended)
-    message += f" The end of its log, {cell_dir / 'worker.log'}, may say more."
     return {"status": "failed", "error": {"type": kind, "message": message, "traceback": None}}
 
 

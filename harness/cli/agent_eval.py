@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,6 +17,9 @@ from harness.errors import EXIT_FAILED, EXIT_INTERRUPTED, UserError
 from harness.publish import check_target, publish, target_path
 from harness.spec import MAX_SEED, CellSpec, build_spec
 from methods.base import Benchmark
+
+if TYPE_CHECKING:
+    from harness import tracking
 
 
 @dataclass(frozen=True)
@@ -113,26 +116,48 @@ def _run(options: _Options) -> int:
     )
     display = ProgressDisplay(stderr_console())
     display.note(f"cell {spec.cell_id[:12]} in {_shown_path(request.cell_dir)}")
-    with _StopRequests(display.note) as stop, display:
-        outcome = run_cell(
-            request, force=options.force, on_event=display.on_event, stop_level=stop.level
-        )
+    with _Mirror(None if options.no_track else request, options.tracking_uri) as mirror:
+
+        def on_event(event: Mapping[str, Any]) -> None:
+            mirror.on_event(event)
+            display.on_event(event)
+
+        with _StopRequests(display.note) as stop, display:
+            outcome = run_cell(
+                request, force=options.force, on_event=on_event, stop_level=stop.level
+            )
+        return _conclude(options, request, outcome, benchmark, target, mirror, display.note)
+
+
+def _conclude(
+    options: _Options,
+    request: CellRequest,
+    outcome: CellOutcome,
+    benchmark: Benchmark,
+    target: Path,
+    mirror: _Mirror,
+    note: Callable[[str], None],
+) -> int:
+    """Publish, mirror and print what a cell gave; the exit code."""
     if outcome.document is None:
-        display.note(f"Stopped. To continue: {shown(request.argv)}")
+        note(f"Stopped. To continue: {_continuing(request)}")
         return EXIT_INTERRUPTED
     if outcome.reused:
-        display.note(_reuse_note(outcome, request))
+        note(_reuse_note(outcome, request))
     differs = publish(
-        target, outcome.document, spec, overwrite=options.overwrite, keep_in=request.cell_dir
+        target,
+        outcome.document,
+        request.spec,
+        overwrite=options.overwrite,
+        keep_in=request.cell_dir,
     )
     if differs:
-        display.note(
+        note(
             f"Warning: {target} held another result of this same cell; a copy is in "
             f"{request.cell_dir / 'replaced'}. Other code or another machine made it, or "
             "something here is not reproducible."
         )
-    if not options.no_track:
-        _mirror(options, request, outcome, benchmark, display.note)
+    mirror.finish(outcome, note)
     _print(options, request, outcome, benchmark, target)
     if outcome.status == "failed":
         raise _failure(outcome, request, target)
@@ -204,21 +229,79 @@ def _reuse_note(outcome: CellOutcome, request: CellRequest) -> str:
     note = f"Finished already ({record['finished_at']}): the result is reused; --force runs anew."
     commit, dirty = provenance.git_state()
     made = record["git"]
-    if made["commit"] != commit or made["dirty"] or dirty:
-        before = f"{(made['commit'] or 'unknown')[:12]}{' with changes' if made['dirty'] else ''}"
-        after = f"{(commit or 'unknown')[:12]}{' with changes' if dirty else ''}"
-        note += f" It was made by code {before}; now it is {after}."
+    if made["commit"] != commit:
+        note += f" It was made by code {made['commit'] or '(unknown)'}; now it is {commit}."
+    elif made["dirty"] or dirty:
+        note += " The code has uncommitted changes, so a new run may differ."
     return note
 
 
-def _mirror(
-    options: _Options,
-    request: CellRequest,
-    outcome: CellOutcome,
-    benchmark: Benchmark,
-    note: Callable[[str], None],
-) -> None:
-    """Mirror a cell to MLflow; local JSON is the truth, so nothing here can fail the command."""
+class _Mirror:
+    """MLflow's copy of a cell: begun once the cell runs, so that its slow import overlaps.
+
+    Args:
+        request: The cell, or None to do nothing.
+        uri: ``--tracking-uri``.
+    """
+
+    def __init__(self, request: CellRequest | None, uri: str | None) -> None:
+        self._request = request
+        self._uri = uri
+        self._child: tracking.Mirror | None = None
+
+    def on_event(self, event: Mapping[str, Any]) -> None:
+        """Start MLflow's process when the worker has started up."""
+        if event.get("event") == "ready" and self._child is None:
+            self._start()
+
+    def _start(self) -> tracking.Mirror | None:
+        if self._request is not None:
+            from harness import tracking
+
+            self._child = tracking.Mirror.start(self._uri)
+        return self._child
+
+    def finish(self, outcome: CellOutcome, note: Callable[[str], None]) -> None:
+        """Hand over a finished cell within a bounded time; failing here is a line, not a failure.
+
+        A reused result that was mirrored when it was made is left alone.
+        """
+        if outcome.reused and outcome.record["mlflow_run_id"] is not None:
+            return
+        child = self._child or self._start()
+        if child is None or self._request is None or outcome.document is None:
+            return
+        from harness import results
+
+        cell_dir = self._request.cell_dir
+        try:
+            history = results.read_lines(cell_dir / "history.jsonl")
+        except results.ResultsError:
+            history = []
+        files = [cell_dir / name for name in ("trajectories.jsonl", "worker.log")]
+        mirrored = child.finish(
+            cell_dir,
+            outcome.document,
+            outcome.record,
+            history,
+            [path for path in files if path.is_file()],
+        )
+        note(mirrored.message)
+        if mirrored.run_id is not None:
+            record = {**outcome.record, "mlflow_run_id": mirrored.run_id}
+            results.write_run_record(cell_dir / "run.json", record)
+
+    def __enter__(self) -> _Mirror:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._child is not None:
+            self._child.close()
 
 
 def _print(
@@ -247,11 +330,16 @@ def _failure(outcome: CellOutcome, request: CellRequest, target: Path) -> UserEr
     error = outcome.document["error"]
     return UserError(
         f"The cell failed: {error['type']}: {error['message']}\n"
-        f"  traceback: {_shown_path(request.cell_dir / 'worker.log')}\n"
-        f"  recorded:  {_shown_path(target)}",
-        hint=f"Try again with: {shown(request.argv)}",
+        f"  log:      {_shown_path(request.cell_dir / 'worker.log')}\n"
+        f"  recorded: {_shown_path(target)}",
+        hint=f"Try again with: {_continuing(request)}",
         exit_code=EXIT_FAILED,
     )
+
+
+def _continuing(request: CellRequest) -> str:
+    """The command that continues this cell; ``--force`` would begin it anew once more."""
+    return shown([word for word in request.argv if word != "--force"])
 
 
 def _shown_path(path: Path) -> str:

@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import Any
 
 import click
 
-from harness.errors import EXIT_INTERRUPTED, EXIT_UNREADABLE, EXIT_USAGE, UserError
+from harness.errors import EXIT_INTERRUPTED, UserError
 
 # Name -> ("module:attribute", one line for --help).
 _COMMANDS: dict[str, tuple[str, str]] = {
@@ -73,13 +72,6 @@ class LazyGroup(click.Group):
         except KeyboardInterrupt:
             click.echo("Interrupted.", err=True)
             ctx.exit(EXIT_INTERRUPTED)
-        except Exception as error:
-            from harness.documents import ResultsError
-
-            if not isinstance(error, ResultsError):
-                raise
-            show_error(str(error), None)
-            ctx.exit(EXIT_UNREADABLE)
 
 
 def show_error(message: str, hint: str | None) -> None:
@@ -104,11 +96,7 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point of the console script."""
-    try:
-        cli(prog_name="auto-research")
-    except UserError as error:  # raised outside a command
-        show_error(error.message, error.hint)
-        sys.exit(EXIT_USAGE)
+    cli(prog_name="auto-research")
 
 
 if __name__ == "__main__":

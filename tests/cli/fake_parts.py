@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
+from typing import ClassVar
 
 from methods.base import (
     BenchmarkResult,
@@ -91,7 +91,7 @@ class FakeBenchmark:
     default_episodes = 8
     default_updates = 3
     summary = (("before RL", "base_reward"), ("after RL", "reward"), ("cost", "cost"))
-    metric_specs = {
+    metric_specs: ClassVar = {
         "reward": MetricSpec("reward", "points", "maximize", None, None, "Mean."),
         "base_reward": MetricSpec("base_reward", "share", "maximize", 0.0, 1.0, "Before."),
         "cost": MetricSpec("cost", "calls", "minimize", 0.0, None, "Calls."),
@@ -120,4 +120,3 @@ class FakeBenchmark:
 
 METHODS = [FakeMethod()]
 BENCHMARKS = [FakeBenchmark()]
-assert Path
