@@ -27,6 +27,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from harness import results
+from harness.launch import pinned_environment
 from harness.tracking_request import REQUEST_NAME, save_request
 from harness.tracking_worker import URI_VARIABLE
 
@@ -98,9 +99,8 @@ def _child_environment(uri: str) -> dict[str, str]:
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "DO_NOT_TRACK": "true",
         "PYTHONWARNINGS": "ignore",
-        "OMP_NUM_THREADS": "1",
     }
-    return {**defaults, **os.environ, **forced}
+    return {**defaults, **pinned_environment(os.environ), **forced}
 
 
 class Mirror:
