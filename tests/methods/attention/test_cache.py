@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+
 from methods.attention import sink_attention
 from methods.attention.cache import SinkCache
 
