@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import importlib.metadata
 import json
 import os
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -209,7 +211,9 @@ def search_index() -> Finding:
             connection.close()
     except sqlite3.Error as error:
         detail = f"SQLite {sqlite3.sqlite_version}: {error}"
-        return Finding("search", "sqlite fts5", "fail", detail, "use a Python whose SQLite has FTS5")
+        return Finding(
+            "search", "sqlite fts5", "fail", detail, "use a Python whose SQLite has FTS5"
+        )
     return Finding("search", "sqlite fts5", "ok", f"SQLite {sqlite3.sqlite_version}")
 
 
@@ -227,7 +231,15 @@ def _check_sqlite(database: Path) -> tuple[bool, str]:
 
 
 def _check_server(uri: str) -> tuple[bool, str]:
-    request = urllib.request.Request(f"{uri.rstrip('/')}/health")
+    parts = urllib.parse.urlsplit(uri)
+    host = parts.netloc.rpartition("@")[2]  # urllib would take user:password for a host's name
+    address = parts._replace(netloc=host, path=f"{parts.path.rstrip('/')}/health").geturl()
+    request = urllib.request.Request(address)
+    if parts.username is not None:
+        pair = (
+            f"{urllib.parse.unquote(parts.username)}:{urllib.parse.unquote(parts.password or '')}"
+        )
+        request.add_header("Authorization", f"Basic {base64.b64encode(pair.encode()).decode()}")
     try:
         with urllib.request.urlopen(request, timeout=STORE_SECONDS) as response:
             return True, f"the server answers ({response.status})"
