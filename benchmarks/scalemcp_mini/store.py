@@ -25,10 +25,11 @@ CREATE TABLE IF NOT EXISTS withdrawn(name TEXT PRIMARY KEY, definition TEXT NOT 
 CREATE VIRTUAL TABLE IF NOT EXISTS tools_fts USING fts5(company, metric, description);
 """
 # Column weights: a shared metric name counts nearly as much as a shared company word, so that a
-# page mixes both kinds of near miss. Equal ranks are ordered by handle: rowids depend on history.
+# page mixes both kinds of near miss. Equal ranks are ordered by digest: rowids depend on history,
+# and handles would favour low ones, so that the tool searched for came last on a sorted page.
 _SEARCH = """
 SELECT t.digest, t.definition FROM tools_fts JOIN tools t ON t.id = tools_fts.rowid
-WHERE tools_fts MATCH ? ORDER BY bm25(tools_fts, 1.0, 1.0, 0.1), t.name LIMIT ?
+WHERE tools_fts MATCH ? ORDER BY bm25(tools_fts, 1.0, 1.0, 0.1), t.digest LIMIT ?
 """
 _WORD = re.compile(r"\w+")
 _MAX_QUERY_WORDS = 16

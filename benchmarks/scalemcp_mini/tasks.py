@@ -12,6 +12,7 @@ from benchmarks.scalemcp_mini.words import YEARS
 from methods.base import Split
 
 TIERS = tuple(f"tier_{n}" for n in range(1, 6))
+_GOLDEN = 11400714819323198485  # 2**64 / golden ratio, odd
 KINDS = ("one value", "two companies", "two metrics", "three values", "four values", "five values")
 
 
@@ -126,7 +127,7 @@ class TaskSet:
         seeds = self.catalog_seeds(split)
         catalog_seed = seeds[int(rng.random() * len(seeds))]
         pool = _pool(self, split, catalog_seed)
-        count = _pick_tier(rng, self.config.difficulty.tier_weights)
+        count = _pick_tier(index, self.config.difficulty.tier_weights)
         kind, pairs = _pick_pairs(rng, pool, count)
         year = YEARS[int(rng.random() * len(YEARS))]
         return Task(split, index, kind, catalog_seed, pairs, year, seed)
@@ -146,8 +147,13 @@ def _pool(tasks: TaskSet, split: Split, catalog_seed: int) -> _Pool:
     return _Pool(pairs, company, metric)
 
 
-def _pick_tier(rng: random.Random, weights: tuple[float, ...]) -> int:
-    draw = rng.random() * sum(weights)
+def _pick_tier(index: int, weights: tuple[float, ...]) -> int:
+    """Values asked for in task ``index``: a golden-ratio sequence through the tiers.
+
+    Any run of consecutive tasks then holds the tiers nearly in proportion to their weights, so that
+    a small evaluation has no empty tier by bad luck.
+    """
+    draw = (index * _GOLDEN % 2**64) / 2**64 * sum(weights)
     for count, weight in enumerate(weights, start=1):
         draw -= weight
         if draw < 0:
