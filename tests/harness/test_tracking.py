@@ -86,10 +86,30 @@ def assert_one_warning(outcome: tracking.MirrorOutcome, seconds: float, run_dir:
     assert f"auto-research track sync {run_dir}" in outcome.message
 
 
-def timed(run: dict[str, Any], **options: Any) -> tuple[tracking.MirrorOutcome, float]:
-    began = time.monotonic()
-    outcome = tracking.mirror(**run, **options)
-    return outcome, time.monotonic() - began
+def timed(
+    run: dict[str, Any], uri: str | None = None, *, ready: bool = True, timeout: float = BOUND
+) -> tuple[tracking.MirrorOutcome, float]:
+    """Finish a run whose child was started earlier, as a command does, and how long that took.
+
+    Args:
+        run: Arguments of ``finish``.
+        uri: Tracking URI.
+        ready: Wait until the child has opened the store, or has failed to: as long as a cell lasts
+            at least, even when this machine is busy with other tests.
+        timeout: Seconds that ``finish`` may take.
+    """
+    with tracking.Mirror.start(uri) as mirror:
+        process = mirror._process
+        assert process is not None
+        assert process.stdout is not None
+        while ready and b'"waiting"' not in mirror._buffer:
+            data = os.read(process.stdout.fileno(), 65536)
+            if not data:
+                break
+            mirror._buffer += data
+        began = time.monotonic()
+        outcome = mirror.finish(**run, timeout=timeout)
+        return outcome, time.monotonic() - began
 
 
 # --- A local store -------------------------------------------------------------------------------
@@ -224,7 +244,7 @@ def test_closed_port_costs_one_warning(store: dict[str, Any], tmp_path: Path) ->
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))  # bound and not listening: nobody else opens it
         uri = f"http://user:hunter2@127.0.0.1:{reserved.getsockname()[1]}"
-        outcome, seconds = timed(run, tracking_uri=uri)
+        outcome, seconds = timed(run, uri)
     assert_one_warning(outcome, seconds, Path(f"'{run['run_dir']}'"))
     assert "Connection refused" in outcome.message
     assert "hunter2" not in outcome.message
@@ -243,7 +263,7 @@ def test_server_that_never_answers_costs_one_warning(tmp_path: Path) -> None:
     run = finished_run(tmp_path / "run", seed=51)
     with socket.create_server(("127.0.0.1", 0)) as server:
         uri = f"http://127.0.0.1:{server.getsockname()[1]}"
-        outcome, seconds = timed(run, tracking_uri=uri, timeout=5)
+        outcome, seconds = timed(run, uri, ready=False, timeout=5)
     assert_one_warning(outcome, seconds, run["run_dir"])
 
 
@@ -255,7 +275,7 @@ def test_locked_sqlite_costs_one_warning(store: dict[str, Any], tmp_path: Path) 
     uri = f"sqlite:///{database}"
     with contextlib.closing(sqlite3.connect(database, isolation_level=None)) as writer:
         writer.execute("BEGIN EXCLUSIVE")
-        outcome, seconds = timed(run, tracking_uri=uri, timeout=5)
+        outcome, seconds = timed(run, uri, ready=False, timeout=5)
         assert_one_warning(outcome, seconds, run["run_dir"])
         writer.execute("ROLLBACK")
     later = tracking.replay(run["run_dir"], uri)
