@@ -36,6 +36,7 @@ def check_target(path: Path, spec: CellSpec, *, overwrite: bool) -> dict[str, An
         UnreadableFileError: If something stands there that is no metrics file.
         UserError: If it is the result of another cell, or the directory cannot be written.
     """
+    _check_writable(path.parent)
     existing = None
     try:
         existing = results.read_metrics(path)
@@ -52,7 +53,6 @@ def check_target(path: Path, spec: CellSpec, *, overwrite: bool) -> dict[str, An
         if existing["status"] == "ok" and not overwrite:
             raise _another_cell(path, existing, spec)
         existing = None
-    _check_writable(path.parent)
     return existing
 
 

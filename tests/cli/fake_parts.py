@@ -43,7 +43,7 @@ class FakeMethod:
         state = context.cell_dir / "walk.json"
         walk = json.loads(state.read_text()) if state.exists() else []
         for update in range(len(walk), context.updates):
-            if context.should_stop():
+            if context.should_stop() and BEHAVIOUR != "stubborn":
                 raise Interrupted
             walk.append(float(context.seeds.numpy("walk", update).normal()))
             temp = state.with_suffix(".new")
@@ -58,9 +58,17 @@ class FakeMethod:
                     "reward": walk[-1],
                 }
             )
-            time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
+            if update + 1 == int(os.environ.get("FAKE_HOLD", "0")):
+                hold(context)
         misbehave(BEHAVIOUR)
         return walk
+
+
+def hold(context: RunContext) -> None:
+    """Wait to be stopped or killed."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and (BEHAVIOUR == "stubborn" or not context.should_stop()):
+        time.sleep(0.02)
 
 
 def misbehave(how: str) -> None:
@@ -102,7 +110,13 @@ class FakeBenchmark:
 
     def run(self, method, context: RunContext) -> BenchmarkResult:
         walk = method.run_agent(None, context)
-        draws = context.seeds.numpy("episodes").normal(size=context.episodes) + sum(walk)
+        import torch
+
+        # A long sum comes out differently with more threads or another instruction set.
+        noise = torch.randn(300_001, generator=context.seeds.torch("noise"))
+        weights = torch.randn(300, 300, generator=context.seeds.torch("weights"))
+        offset = float(noise.sum()) + float((weights @ weights).softmax(-1).std())
+        draws = context.seeds.numpy("episodes").normal(size=context.episodes) + sum(walk) + offset
         reward = math.nan if BEHAVIOUR == "nan" else float(draws.mean())
         metrics = {
             "reward": MetricValue(reward, context.episodes, 0.25),

@@ -1,0 +1,93 @@
+"""The real command in real processes, on parts that take no time (``fake_parts.py``)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+FAKE = Path(__file__).with_name("fake_parts.py")
+COMMAND = [sys.executable, "-P", "-m", "harness.cli.main"]
+
+
+class Cli:
+    """Runs ``auto-research`` in a directory; never lets a traceback through."""
+
+    def __init__(self, cwd: Path) -> None:
+        self.cwd = cwd
+
+    def environment(self, **extra: str) -> dict[str, str]:
+        dropped = {"FAKE_BEHAVIOUR", "FAKE_HOLD", "MLFLOW_TRACKING_URI", "COLUMNS"}
+        kept = {name: value for name, value in os.environ.items() if name not in dropped}
+        return {**kept, **extra}
+
+    def __call__(
+        self, *arguments: str | Path, expect: int = 0, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [*COMMAND, *map(str, arguments)],
+            cwd=self.cwd,
+            env=self.environment(**env),
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        assert done.returncode == expect, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+        return done
+
+    def start(self, *arguments: str | Path, **env: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*COMMAND, *map(str, arguments)],
+            cwd=self.cwd,
+            env=self.environment(**env),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    return Cli(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def cli_in() -> Callable[[Path], Cli]:
+    return Cli
+
+
+@pytest.fixture(scope="session")
+def fake() -> list[str]:
+    """Arguments of the fake cell, without tracking."""
+    return [
+        "agent-eval",
+        *("--method", "fake", "--benchmark", "thin-air"),
+        *("--plugin", str(FAKE), "--no-track"),
+    ]
+
+
+@pytest.fixture(scope="session")
+def reference(
+    tmp_path_factory: pytest.TempPathFactory, fake: list[str]
+) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """One finished run of the fake cell: its directory, and what the command said."""
+    directory = tmp_path_factory.mktemp("reference")
+    return directory, Cli(directory)(*fake, "--json", OMP_NUM_THREADS="1")
+
+
+def only(directory: Path, pattern: str) -> Path:
+    """The one path that matches."""
+    found = list(directory.glob(pattern))
+    assert len(found) == 1, found
+    return found[0]
+
+
+@pytest.fixture(scope="session")
+def the_only() -> Callable[[Path, str], Path]:
+    return only

@@ -1,0 +1,243 @@
+"""``agent-eval`` through real processes: same bytes, nothing lost, every failure seen."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from harness import results
+
+METRICS = Path("metrics") / "fake" / "thin-air-seed42.json"
+
+
+def wait_for(condition, seconds: float = 60.0):
+    """The first true value of a condition; fails after a generous time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.02)
+    raise AssertionError("waited in vain")
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def progressed(directory: Path) -> int | None:
+    """The worker's pid once two updates are done."""
+    for path in directory.glob("runs/fake/*/events.jsonl"):
+        events = [json.loads(line) for line in path.read_text().splitlines() if line[-1:] == "}"]
+        if any(event.get("done", 0) >= 2 for event in events):
+            return next(event["pid"] for event in reversed(events) if event["event"] == "started")
+    return None
+
+
+def test_results_land_exactly_where_asked(reference, the_only) -> None:
+    """H7: the path asked for, no time stamp in any name; JSON on stdout, the rest on stderr."""
+    directory, done = reference
+    assert sorted(path.name for path in directory.iterdir()) == ["metrics", "runs"]
+    assert [p.relative_to(directory) for p in (directory / "metrics").rglob("*.json")] == [METRICS]
+    assert done.stdout == (directory / METRICS).read_text()
+    document = results.read_metrics(directory / METRICS)
+    assert document["status"] == "ok"
+    assert document["budget"] == {"episodes": 8, "updates": 3}
+    assert "rl: 3/3" in done.stderr
+    cell = the_only(directory, "runs/fake/*")
+    assert cell.name == f"thin-air-seed42-{document['cell_id'][:12]}"
+    assert len((cell / "history.jsonl").read_text().splitlines()) == 3
+    assert (cell / "trajectories.jsonl").exists()
+
+
+def test_the_run_record_says_where_the_numbers_came_from(reference, the_only) -> None:
+    directory, _ = reference
+    record = results.read_run_record(the_only(directory, "runs/fake/*/run.json"))
+    assert record["status"] == "ok"
+    assert record["attempt"] == 1
+    assert record["threads"] == 1
+    assert record["environment"]["OMP_NUM_THREADS"] == "1"
+    assert record["environment"]["ATEN_CPU_CAPABILITY"] == "avx2"
+    assert len(record["numerics_fingerprint"]) == 64
+    assert record["peak_memory"]["bytes"] > 2**20
+    assert "VmHWM" in record["peak_memory"]["scope"]
+    assert record["packages"]["torch"]
+    assert {"startup", "rl", "total"} <= set(record["durations"])
+    assert record["extra"]["origins"]["method"].startswith("plugin ")
+
+
+def test_the_same_command_gives_the_same_bytes_whatever_the_caller_is(reference, cli, fake) -> None:
+    """Another directory, other threads, folders named like ours in the way."""
+    directory, _ = reference
+    for package in ("harness", "methods", "benchmarks", "torch"):
+        (cli.cwd / package).mkdir()
+        (cli.cwd / package / "__init__.py").write_text("raise RuntimeError('shadowed')")
+    done = cli(
+        *fake,
+        *("--metrics-dir", "out/put", "--runs-dir", cli.cwd / "elsewhere"),
+        OMP_NUM_THREADS="2",
+        MKL_NUM_THREADS="2",
+        ATEN_CPU_CAPABILITY="default",
+        PYTHONHASHSEED="77",
+    )
+    written = cli.cwd / "out" / "put" / "fake" / "thin-air-seed42.json"
+    assert written.read_bytes() == (directory / METRICS).read_bytes()
+    assert "after RL" in done.stdout
+    assert "before RL     0.500" in done.stdout
+    assert "undefined (no calls were made)" in done.stdout
+    assert "out/put/fake/thin-air-seed42.json" in done.stdout
+
+
+def test_a_finished_cell_is_reused_and_force_keeps_its_record(reference, cli_in, fake, the_only):
+    directory, _ = reference
+    before = (directory / METRICS).read_bytes()
+    (directory / METRICS).unlink()
+    again = cli_in(directory)(*fake)
+    assert "reused" in again.stderr
+    assert "--force" in again.stderr
+    assert (directory / METRICS).read_bytes() == before
+    assert results.read_run_record(the_only(directory, "runs/fake/*/run.json"))["attempt"] == 1
+    forced = cli_in(directory)(*fake, "--force")
+    assert "reused" not in forced.stderr
+    assert (directory / METRICS).read_bytes() == before
+    cell = the_only(directory, "runs/fake/*")
+    assert results.read_run_record(cell / "run.json")["attempt"] == 2
+    assert results.read_run_record(cell / "attempts" / "001" / "run.json")["status"] == "ok"
+
+
+def test_kill_9_then_the_same_command_equals_an_uninterrupted_run(
+    reference, cli, fake, the_only
+) -> None:
+    """The lock names its owner; the worker dies with its parent; the re-run continues."""
+    process = cli.start(*fake, FAKE_HOLD="2")
+    worker = wait_for(lambda: progressed(cli.cwd))
+    second = cli(*fake, expect=1)
+    assert f"process {process.pid}" in second.stderr
+    assert alive(worker)
+    process.kill()
+    process.communicate()
+    wait_for(lambda: not alive(worker), 10)
+    assert not (cli.cwd / METRICS).exists()
+    cli(*fake)
+    assert (cli.cwd / METRICS).read_bytes() == (reference[0] / METRICS).read_bytes()
+    cell = the_only(cli.cwd, "runs/fake/*")
+    events = [json.loads(line) for line in (cell / "events.jsonl").read_text().splitlines()]
+    resumed = [e["done"] for e in events if e["attempt"] == 2 and e["event"] == "progress"]
+    assert resumed == [3]
+    assert results.read_run_record(cell / "attempts" / "001" / "run.json")["status"] == "running"
+
+
+def test_ctrl_c_saves_and_the_same_command_continues(reference, cli, fake, the_only) -> None:
+    process = cli.start(*fake, FAKE_HOLD="2")
+    wait_for(lambda: progressed(cli.cwd))
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert "To continue: auto-research agent-eval --method fake" in said
+    assert not (cli.cwd / METRICS).exists()
+    run = the_only(cli.cwd, "runs/fake/*/run.json")
+    assert results.read_run_record(run)["status"] == "interrupted"
+    cli(*fake)
+    assert (cli.cwd / METRICS).read_bytes() == (reference[0] / METRICS).read_bytes()
+
+
+def test_a_second_ctrl_c_stops_a_worker_that_does_not_listen(cli, fake) -> None:
+    process = cli.start(*fake, FAKE_HOLD="2", FAKE_BEHAVIOUR="stubborn")
+    worker = wait_for(lambda: progressed(cli.cwd))
+    process.send_signal(signal.SIGINT)
+    assert process.stderr is not None
+    wait_for(lambda: "Ctrl-C again" in process.stderr.readline())
+    assert alive(worker)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Stopping at once" in said
+    assert not alive(worker)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "kind", "message", "exit_code"),
+    [
+        ("raise", "RuntimeError", "the reward model is on fire", 1),
+        ("kill", "killed", "SIGKILL", -9),
+        ("memory", "oom", "MemoryError", 1),
+    ],
+)
+def test_no_failure_of_a_worker_is_lost(
+    cli, fake, the_only, behaviour, kind, message, exit_code
+) -> None:
+    """H8: raising, ending, killed and out of memory each show as failed, with reason and code."""
+    done = cli(*fake, expect=1, FAKE_BEHAVIOUR=behaviour)
+    assert message in done.stderr
+    document = results.read_metrics(cli.cwd / METRICS)
+    assert document["status"] == "failed"
+    assert document["error"]["type"] == kind
+    assert message in document["error"]["message"]
+    assert str(cli.cwd) not in (cli.cwd / METRICS).read_text()
+    record = results.read_run_record(the_only(cli.cwd, "runs/fake/*/run.json"))
+    assert record["status"] == "failed"
+    assert record["extra"]["exit_code"] == exit_code
+    if behaviour == "raise":
+        assert "in misbehave" in record["extra"]["error"]["traceback"]
+        assert "in misbehave" in the_only(cli.cwd, "runs/fake/*/worker.log").read_text()
+        again = cli(*fake)  # a failed cell is tried again, and its success replaces the failure
+        assert "reused" not in again.stderr
+        assert results.read_metrics(cli.cwd / METRICS)["status"] == "ok"
+
+
+def test_a_nan_metric_becomes_null_with_a_reason(cli, fake) -> None:
+    """H1: strict JSON, and the table says so."""
+    done = cli(*fake, FAKE_BEHAVIOUR="nan")
+    document = results.read_metrics(cli.cwd / METRICS)
+    assert document["metrics"]["reward"]["value"] is None
+    assert "NaN" in document["metrics"]["reward"]["reason"]
+    assert document["samples"]["reward"][0] is None
+    assert "undefined (value was NaN)" in done.stdout
+
+
+def test_another_cells_result_is_not_replaced_unless_asked(reference, cli, fake, the_only) -> None:
+    target = cli.cwd / METRICS
+    target.parent.mkdir(parents=True)
+    reference_bytes = (reference[0] / METRICS).read_bytes()
+    target.write_bytes(reference_bytes)
+    small = [*fake, "--episodes", "2", "--updates", "0"]
+    refused = cli(*small, expect=2)
+    old_id = json.loads(reference_bytes)["cell_id"]
+    assert old_id[:12] in refused.stderr
+    assert "budget.episodes (8 there, 2 here)" in refused.stderr
+    assert "budget.updates (3 there, 0 here)" in refused.stderr
+    assert "--overwrite" in refused.stderr
+    assert target.read_bytes() == reference_bytes
+    cli(*small, "--overwrite")
+    assert results.read_metrics(target)["budget"] == {"episodes": 2, "updates": 0}
+    assert the_only(cli.cwd, "runs/fake/*/replaced/*.json").read_bytes() == reference_bytes
+
+
+def test_a_closed_tracking_port_costs_one_line(reference, cli, fake) -> None:
+    """H2: results are complete and the exit code is 0."""
+    tracked = [word for word in fake if word != "--no-track"]
+    done = cli(*tracked, "--tracking-uri", "http://127.0.0.1:9")
+    warnings = [line for line in done.stderr.splitlines() if "MLflow" in line]
+    assert len(warnings) == 1
+    assert "skipped" in warnings[0]
+    assert (cli.cwd / METRICS).read_bytes() == (reference[0] / METRICS).read_bytes()
+
+
+def test_output_into_a_closed_pipe_loses_no_result(cli, fake) -> None:
+    process = cli.start(*fake)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    process.stderr.close()
+    process.wait(timeout=60)
+    assert results.read_metrics(cli.cwd / METRICS)["status"] == "ok"
+    assert os.listdir(cli.cwd / "runs")

@@ -1,0 +1,177 @@
+"""The command's surface: help, names, bad input; nothing here runs a cell."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = ("torch", "mlflow", "pandas", "scipy", "transformers", "tensordict", "matplotlib")
+
+
+def imported(arguments: list[str], cwd: Path) -> set[str]:
+    """Top-level modules that a command imports, by the interpreter's own account."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-X", "importtime", "-m", "harness.cli.main", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    assert len(lines) > 50
+    return {line.rsplit("|", 1)[1].strip().split(".")[0] for line in lines}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["list"],
+        ["agent-eval", "--help"],
+        ["agent-eval", "--method", "sinkflex-rl", "--benchmark", "x"],
+    ],
+    ids=" ".join,
+)
+def test_light_commands_import_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
+    assert imported(arguments, tmp_path).isdisjoint(HEAVY)
+
+
+def test_a_parent_that_plans_and_reuses_a_cell_imports_nothing_heavy(reference, fake) -> None:
+    directory, _ = reference
+    modules = imported(fake, directory)
+    assert "jsonschema" in modules  # it did read and write results
+    assert modules.isdisjoint(HEAVY)
+
+
+def test_help_names_every_command(cli) -> None:
+    text = cli("--help").stdout
+    for name in ("agent-eval", "list", "doctor"):
+        assert name in text
+
+
+def test_list_shows_the_built_in_parts_with_versions(cli) -> None:
+    listed = json.loads(cli("list", "--json").stdout)
+    methods = {row["name"]: row for row in listed["methods"]}
+    assert set(methods) == {
+        "sinkflex-rl",
+        "eager-attention",
+        "no-sink",
+        "dropped-sink",
+        "tokens-only",
+    }
+    assert [row["name"] for row in listed["benchmarks"]] == ["scalemcp-mini"]
+    for row in [*listed["methods"], *listed["benchmarks"]]:
+        assert row["version"]
+        assert row["origin"] == "built in"
+        assert row["description"]
+    table = cli("list").stdout
+    assert all(name in table for name in methods)
+
+
+def test_list_into_a_closed_pipe_is_quiet(cli) -> None:
+    process = cli.start("list")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    process.wait()
+
+
+EVAL = ["agent-eval", "--method", "fake", "--benchmark", "thin-air"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["agnet-eval"], 2, ["'agnet-eval'", "Did you mean 'agent-eval'", "doctor"]),
+        (["--nonsense"], 2, ["--nonsense"]),
+        (["agent-eval", "--benchmark", "scalemcp-mini"], 2, ["--method"]),
+        (
+            ["agent-eval", "--method", "sinkflex", "--benchmark", "scalemcp-mini"],
+            2,
+            ["no method named 'sinkflex'", "Did you mean 'sinkflex-rl'", "no-sink", "list"],
+        ),
+        (
+            ["agent-eval", "--method", "no-sink", "--benchmark", "scalemcp"],
+            2,
+            ["no benchmark named 'scalemcp'", "Did you mean 'scalemcp-mini'"],
+        ),
+        ([*EVAL, "--episodes", "0"], 2, ["--episodes", "0"]),
+        ([*EVAL, "--episodes", "-3"], 2, ["--episodes", "-3"]),
+        ([*EVAL, "--episodes", "ten"], 2, ["--episodes", "ten"]),
+        ([*EVAL, "--updates", "-1"], 2, ["--updates", "-1"]),
+        ([*EVAL, "--seed", "-1"], 2, ["--seed", "-1"]),
+        ([*EVAL, "--seed", "9223372036854775808"], 2, ["--seed", "9223372036854775808"]),
+        ([*EVAL, "--plugin", "absent.py"], 2, ["no plugin file", "absent.py"]),
+    ],
+    ids=lambda value: " ".join(value[-2:]) if isinstance(value, list) else None,
+)
+def test_bad_input_gets_one_clear_message(cli, arguments, code, said) -> None:
+    done = cli(*arguments, expect=code)
+    for text in said:
+        assert text in done.stderr
+    assert done.stdout == ""
+    assert not (cli.cwd / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("def f(:", ["cannot be imported", "SyntaxError"]),
+        ("import no_such_module_anywhere", ["cannot be imported", "no_such_module_anywhere"]),
+        ("x = 1", ["brings nothing"]),
+        ("METHODS = 'sinkflex'", ["METHODS", "'sinkflex'", "not a list"]),
+        ("METHODS = [object()]", ["METHODS[0]", "needs both"]),
+        (
+            "class M: name = 'no-sink'; version = '9'\nMETHODS = [M()]",
+            ["'no-sink' is registered twice", "built in", "plugin "],
+        ),
+        (
+            "class M: name = '../up'; version = '9'\nMETHODS = [M()]",
+            ["'../up'", "is no method name"],
+        ),
+    ],
+)
+def test_a_bad_plugin_is_named_with_what_is_wrong(cli, source, said) -> None:
+    plugin = cli.cwd / "mine.py"
+    plugin.write_text(source)
+    done = cli("list", "--plugin", plugin, expect=2)
+    for text in [*said, "mine.py"]:
+        assert text in done.stderr
+
+
+def test_directories_that_cannot_be_written_are_refused_before_anything_runs(cli, fake) -> None:
+    (cli.cwd / "file").write_text("not a directory")
+    done = cli(*fake, "--metrics-dir", "file", expect=2)
+    assert "cannot be written" in done.stderr
+    assert "--metrics-dir" in done.stderr
+    done = cli(*fake, "--runs-dir", "file/below", expect=2)
+    assert "cannot be used" in done.stderr
+    assert "--runs-dir" in done.stderr
+    assert not list((cli.cwd).rglob("*.json"))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[1, 2]", b'{"schema_version": 99}', b"\xff\xfe\x00"]
+)
+def test_a_corrupt_metrics_file_in_the_way_is_refused_and_kept(cli, fake, content) -> None:
+    target = cli.cwd / "metrics" / "fake" / "thin-air-seed42.json"
+    target.parent.mkdir(parents=True)
+    target.write_bytes(content)
+    done = cli(*fake, expect=4)
+    assert "thin-air-seed42.json" in done.stderr
+    assert "--overwrite" in done.stderr
+    assert target.read_bytes() == content
+    assert not (cli.cwd / "runs").exists()
+
+
+def test_a_directory_in_place_of_the_metrics_file_is_refused(cli, fake) -> None:
+    target = cli.cwd / "metrics" / "fake" / "thin-air-seed42.json"
+    target.mkdir(parents=True)
+    cli(*fake, expect=4)
+    cli(*fake, "--overwrite", expect=4)
