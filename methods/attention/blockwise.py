@@ -26,7 +26,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from methods.attention import looped, tiled
 from methods.attention.layout import Layout
@@ -59,8 +58,13 @@ class _Kernel(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            # once_differentiable would let a gradient penalty pass with a silent zero.
+            raise RuntimeError(
+                "the blockwise backend has no gradient of its gradient (create_graph=True); "
+                "use backend='reference' for second derivatives."
+            )
         return (*ctx.plan.backward(*ctx.saved_tensors, grad_out), None)
 
 

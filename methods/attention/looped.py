@@ -89,7 +89,7 @@ class LoopedPlan:
         keys, values = key.reshape(-1, length, width), value.reshape(-1, length, width)
         count = keys.shape[0]
         grads = grad_out.reshape(count, group, length, width)
-        delta = (grad_out * out).sum(-1).view(count, group, length, 1)
+        delta = (grad_out * out).sum(-1).reshape(count, group, length, 1)
         grad_query = query.new_empty(count, group, length, width)
         grad_key, grad_value = torch.zeros_like(keys), torch.zeros_like(values)
         grad_logit = query.new_zeros(count, group)
