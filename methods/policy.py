@@ -86,8 +86,8 @@ class _Block(nn.Module):
 
 
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
-    """RMSNorm, arXiv 1910.07467."""
-    return F.rms_norm(x, (x.shape[-1],), weight, 1e-6)
+    """RMSNorm, arXiv 1910.07467; generation folds it into the weights and has no epsilon."""
+    return F.rms_norm(x, (x.shape[-1],), weight, 1e-12)
 
 
 class SmallPolicy(nn.Module):

@@ -9,7 +9,9 @@ Shape legend: B trajectories, R rows with new tokens, N packed new tokens, V voc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -18,7 +20,7 @@ from torch import Tensor
 
 from methods.attention.cache import SinkCache
 from methods.base import Grammar
-from methods.policy import SmallPolicy, grammar_bias, rms_norm
+from methods.policy import SmallPolicy, grammar_bias
 
 _MIN_PIECE = 64  # prefill in pieces of at least this many tokens: memory stays linear in the chunk
 
@@ -42,15 +44,18 @@ class Session:
             num_sink_tokens=policy.num_sink_tokens,
             pointer_dim=shape.pointer_dim,
             mode=policy.attention.cache,
+            scale=1.0,  # part of the folded query weights
         )
         with torch.inference_mode():
             self._table = policy.conv_table()
             self._bias = grammar_bias(torch.from_numpy(grammar.allowed))
-            self._head = policy.head.t().contiguous()
-        self._blocks = policy.ordered_blocks()
+            self._layers = [_Layer.fold(policy, n) for n in range(shape.num_layers)]
+            heads = [policy.head, policy.pointer_query[:-1] * shape.pointer_dim**-0.5]
+            heads.append(policy.pointer_query[-1:])
+            self._out = _fold(torch.cat(heads), policy.final_norm)
         self._none = shape.conv_width * policy.vocab_size
         self._offsets = np.arange(shape.conv_width) * policy.vocab_size
-        self._tail = np.full((batch_size, shape.conv_width - 1), -1, dtype=np.int64)
+        self._tail = np.full((batch_size, shape.conv_width - 1), self._none, dtype=np.int64)
         self._piece = max(policy.window, _MIN_PIECE)
         self.ready = np.empty(0, dtype=np.int64)
 
@@ -91,22 +96,21 @@ class Session:
         Returns:
             token ids int64 [R], log-probabilities float64 [R].
         """
-        hidden, scores, ids = self._current
+        logits, scores, ids = self._current
         bias = self._bias.index_select(0, torch.from_numpy(states))
-        logits = torch.addmm(bias, hidden, self._head)
-        scores = scores + bias.gather(1, ids)
+        logits, scores = logits + bias, scores + bias.gather(1, ids)
         top = torch.maximum(logits.amax(1, keepdim=True), scores.amax(1, keepdim=True))
         weights = logits.sub_(top).exp_()
         weights.scatter_add_(1, ids, scores.sub_(top).exp_())
-        mass = weights.numpy().astype(np.float64)
-        cumulative = mass.cumsum(axis=1)
-        total = cumulative[:, -1]
+        cumulative = weights.cumsum(1, dtype=torch.float64)
+        total = cumulative[:, -1:].numpy()
         if uniforms is None:
-            tokens = mass.argmax(axis=1)
+            tokens = weights.argmax(1, keepdim=True)
         else:
-            target = np.minimum(uniforms * total, np.nextafter(total, 0.0))
-            tokens = (cumulative <= target[:, None]).sum(axis=1)
-        return tokens, np.log(mass[np.arange(len(tokens)), tokens] / total)
+            target = np.minimum(uniforms[:, None] * total, np.nextafter(total, 0.0))
+            tokens = torch.searchsorted(cumulative, torch.from_numpy(target), right=True)
+        chosen = weights.gather(1, tokens).numpy().astype(np.float64)
+        return tokens.numpy()[:, 0], np.log(chosen / total)[:, 0]
 
     @torch.inference_mode()
     def select(self, rows: np.ndarray) -> None:
@@ -117,53 +121,100 @@ class Session:
 
     def _forward(self, tokens: np.ndarray, lengths: np.ndarray, *, predict: bool) -> None:
         """Packed new tokens [N] through the layers; the last one only where something is read."""
-        policy, shape, cache = self._policy, self._policy.shape, self.cache
+        shape, cache = self._policy.shape, self.cache
         heads, kv_heads, dim = shape.num_heads, shape.num_kv_heads, shape.head_dim
         positions = cache.begin(lengths)
-        rotation = policy.rotations(int(positions.max()) + 1)[positions][:, None]
-        ends = np.cumsum(lengths)[lengths > 0] - 1
-        single = len(ends) == len(tokens)
-        last = None if single else torch.from_numpy(ends)
+        rotation = self._policy.rotations(int(positions.max()) + 1)[positions][:, None]
+        last = cache.last
         x = F.embedding_bag(self._ids(tokens, lengths), self._table, mode="sum")
-        final = len(self._blocks) - 1
-        features = x
-        for number, block in enumerate(self._blocks):
-            features = x
-            qkv = F.linear(rms_norm(x, block.attention_norm), block.qkv).view(
-                -1, heads + 2 * kv_heads, dim
-            )
-            pairs = qkv.view(len(tokens), heads + 2 * kv_heads, dim // 2, 2)
-            turned = torch.view_as_complex(pairs[:, : heads + kv_heads])
-            turned.mul_(rotation)
-            query, key_value = qkv[:, :heads], qkv[:, heads:].view(-1, 2, kv_heads, dim)
+        final = len(self._layers) - 1
+        for number, layer in enumerate(self._layers):
+            projected = torch.mm(_unit(x), layer.qkv)
+            turned = projected[:, : (heads + kv_heads) * dim].view(len(x), -1, dim // 2, 2)
+            torch.view_as_complex(turned).mul_(rotation)
+            query = projected[:, : heads * dim].view(-1, heads, dim)
+            stop = (heads + 2 * kv_heads) * dim
+            key_value = projected[:, heads * dim : stop].view(-1, 2, kv_heads, dim)
             if number < final:
-                mixed = cache.attend(number, query, key_value, block.sink_logits)
+                mixed = cache.attend(number, query, key_value, layer.sink_logits)
             else:
+                keys = projected[:, stop:]
                 if last is not None:
                     query, x = query.index_select(0, last), x.index_select(0, last)
-                mixed = cache.attend_last(number, query, key_value, block.sink_logits)
+                mixed = cache.attend_last(number, query, key_value, layer.sink_logits)
             if number < final or predict:
-                x = block.feed(torch.addmm(x, mixed, block.out.t()))
-        keys = F.linear(rms_norm(features, policy.pointer_norm), policy.pointer_key)
-        hidden = rms_norm(x, policy.final_norm)
-        pointed = F.linear(hidden, policy.pointer_query)
-        query = pointed[:, :-1] * shape.pointer_dim**-0.5
-        scores, ids = cache.point(query, keys, torch.from_numpy(tokens))
+                x = torch.addmm(x, mixed, layer.out)
+                gate, up = torch.mm(_unit(x), layer.gate_up).chunk(2, dim=1)
+                x = torch.addmm(x, F.silu(gate).mul_(up), layer.down)
+        out = torch.mm(_unit(x), self._out)
+        scores, ids = cache.point(
+            out[:, self._policy.vocab_size : -1], keys, torch.from_numpy(tokens)
+        )
         cache.commit()
-        self._current = (hidden, scores + pointed[:, -1:], ids)
+        self._current = (out[:, : self._policy.vocab_size], scores + out[:, -1:], ids)
 
     def _ids(self, tokens: np.ndarray, lengths: np.ndarray) -> Tensor:
-        """Rows of the convolution table [N, w] for packed tokens; remembers each row's tail."""
-        past = self._tail.shape[1]
-        end = np.cumsum(lengths)
-        rows = np.repeat(np.arange(len(lengths)), lengths)
-        # every row's tail goes in front of its new tokens
-        place = np.arange(len(tokens)) + past * (rows + 1)
-        line = np.empty(len(tokens) + past * len(lengths), dtype=np.int64)
-        starts = end - lengths + past * np.arange(len(lengths))
-        line[starts[:, None] + np.arange(past)] = self._tail
-        line[place] = tokens
-        stops = end + past * (np.arange(len(lengths)) + 1)
-        self._tail = line[stops[:, None] - past + np.arange(past)]
-        seen = line[place[:, None] - np.arange(past + 1)]
-        return torch.from_numpy(np.where(seen < 0, self._none, seen + self._offsets))
+        """Rows of the convolution table [N, w] for packed tokens; remembers each row's tail.
+
+        The tail is newest first: what a token adds to its followers depends on how far they are.
+        """
+        rows, past = np.flatnonzero(lengths), self._tail.shape[1]
+        if len(rows) == len(tokens):  # one token a row
+            newest = np.concatenate([tokens[:, None], self._tail[rows]], axis=1)
+            self._tail[rows] = newest[:, :past]
+            return torch.from_numpy(np.where(newest == self._none, newest, newest + self._offsets))
+        ids = []
+        for row, chunk in zip(rows, np.split(tokens, np.cumsum(lengths[rows])[:-1]), strict=True):
+            line = np.concatenate([self._tail[row, ::-1], chunk])
+            ids.append(np.lib.stride_tricks.sliding_window_view(line, past + 1)[:, ::-1])
+            self._tail[row] = line[::-1][:past]
+        seen = np.concatenate(ids)
+        return torch.from_numpy(np.where(seen == self._none, seen, seen + self._offsets))
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One layer's weights, transposed, with the norms and scales folded in.
+
+    Attributes:
+        qkv: [d, (Hq + 2 Hkv) D], and P more columns for the pointer key in the last layer.
+        out: [Hq D, d].
+        gate_up: [d, 2 d_ff].
+        down: [d_ff, d].
+        sink_logits: [Hq] or None.
+    """
+
+    qkv: Tensor
+    out: Tensor
+    gate_up: Tensor
+    down: Tensor
+    sink_logits: Tensor | None
+
+    @classmethod
+    def fold(cls, policy: SmallPolicy, number: int) -> _Layer:
+        """Layer ``number`` of the policy as its parameters are now."""
+        block, shape = policy.ordered_blocks()[number], policy.shape
+        qkv = block.qkv.clone()
+        qkv[: shape.num_heads * shape.head_dim] *= shape.head_dim**-0.5
+        folded = _fold(qkv, block.attention_norm)
+        if number == shape.num_layers - 1:  # the pointer's keys read the same hidden state
+            pointer = _fold(policy.pointer_key, policy.pointer_norm)
+            folded = torch.cat([folded, pointer], dim=1)
+        return cls(
+            qkv=folded,
+            out=block.out.t().contiguous(),
+            gate_up=_fold(block.gate_up, block.feed_norm),
+            down=block.down.t().contiguous(),
+            sink_logits=block.sink_logits,
+        )
+
+
+def _fold(weight: Tensor, norm: Tensor) -> Tensor:
+    """[d, out] so that ``_unit(x) @ folded`` equals ``linear(rms_norm(x, norm), weight)``."""
+    return (weight * norm * math.sqrt(norm.shape[0])).t().contiguous()
+
+
+def _unit(x: Tensor) -> Tensor:
+    """Rows scaled to length 1: RMSNorm up to a constant, in two operations instead of ten."""
+    length: Tensor = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+    return x / length

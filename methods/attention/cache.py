@@ -76,6 +76,7 @@ class SinkCache:
         pointer_dim: P, size of the pointer head's key, 0 for a model without one.
         mode: "rolling" holds S + W positions; "full" keeps every position, though no query sees
             more than in "rolling" (what an implementation without eviction costs).
+        scale: Factor of the scores, 1/sqrt(D) by default.
         dtype: Of keys and values.
 
     Raises:
@@ -93,6 +94,7 @@ class SinkCache:
         num_sink_tokens: int,
         pointer_dim: int = 0,
         mode: Literal["rolling", "full"] = "rolling",
+        scale: float | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         if window < 1 or num_sink_tokens < 0 or mode not in {"rolling", "full"}:
@@ -109,8 +111,9 @@ class SinkCache:
         self._pointer_keys = torch.zeros(batch_size, capacity + 1, pointer_dim, dtype=dtype)
         self._pointer_tokens = torch.zeros(batch_size, capacity + 1, dtype=torch.int64)
         self._positions = np.zeros(batch_size, dtype=np.int64)
-        self._scale = 1.0 / math.sqrt(head_dim)
+        self._scale = 1.0 / math.sqrt(head_dim) if scale is None else scale
         self._chunk: _Chunk | None = None
+        self._number_heads()
 
     @property
     def batch_size(self) -> int:
@@ -162,33 +165,45 @@ class SinkCache:
             )
         start, end = self._positions, self._positions + lengths
         self._grow(int(end.max()))
-        longest = int(lengths.max())
-        rows = np.repeat(np.arange(len(lengths)), lengths)
-        offset = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        position = start[rows] + offset
-        kept = self._kept(position, end[rows])
-        index = np.flatnonzero(kept)
-        stride = self.capacity + 1
-        slot = self._slot(position[index])
-        heads = self._kv.shape[3]
-        head = np.arange(2)[:, None] * (self.batch_size * heads) + np.arange(heads)[None, :]
-        kv_slot = (rows[index][:, None, None] * heads + head) * stride + slot[:, None, None]
-        full_grid = len(rows) == len(lengths) * longest
+        longest, active = int(lengths.max()), np.flatnonzero(lengths)
+        rows, position, packed, last, kept = active, start[active], None, None, None
+        if longest > 1:
+            count = lengths[active]
+            rows, stops = np.repeat(active, count), np.cumsum(count)
+            offset = np.arange(len(rows)) - np.repeat(stops - count, count)
+            position, last = start[rows] + offset, torch.from_numpy(stops - 1)
+            if len(rows) < len(lengths) * longest:
+                packed = torch.from_numpy(rows * longest + offset)
+            held = np.flatnonzero(self._kept(position, end[rows]))
+            kept = None if len(held) == len(rows) else torch.from_numpy(held)
+        elif len(rows) < len(lengths):
+            packed = torch.from_numpy(rows)
+        stored, where = (rows, position) if kept is None else (rows[held], position[held])
+        stride, slot = self.capacity + 1, self._slot(where)
+        kv_slots = (stored * (self._head_rows.shape[2] * stride) + slot)[:, None, None]
         used_before = 1 + self.entries(int(start.max()))
         self._chunk = _Chunk(
             lengths=lengths,
-            active=None if lengths.min() > 0 else torch.from_numpy(np.flatnonzero(lengths)),
-            packed=None if full_grid else torch.from_numpy(rows * longest + offset),
-            last=None if longest == 1 else torch.from_numpy(np.cumsum(lengths)[lengths > 0] - 1),
-            kept=None if len(index) == len(rows) else torch.from_numpy(index),
-            slots=torch.from_numpy(rows[index] * stride + slot),
-            kv_slots=torch.from_numpy(kv_slot.reshape(-1)),
+            active=None if len(active) == len(lengths) else torch.from_numpy(active),
+            packed=packed,
+            last=last,
+            kept=kept,
+            slots=torch.from_numpy(stored * stride + slot),
+            kv_slots=torch.from_numpy((kv_slots + self._head_rows * stride).reshape(-1)),
             used=1 + self.entries(int(end.max())),
             last_mask=self._last_mask(end),
             chunk_mask=None if longest == 1 else self._chunk_mask(start, longest, used_before),
             used_before=used_before,
         )
         return torch.from_numpy(position)
+
+    @property
+    def last(self) -> Tensor | None:
+        """int64 [R]: packed index of the last new token of each row that has some.
+
+        None when no row has more than one.
+        """
+        return self._current().last
 
     def attend(
         self, layer: int, query: Tensor, key_value: Tensor, sink_logits: Tensor | None
@@ -218,7 +233,7 @@ class SinkCache:
         held = self._kv[layer, :, :, :, : chunk.used_before]
         keys = torch.cat([held[0], fresh[:, :, 0].transpose(1, 2)], dim=2).flatten(0, 1)
         values = torch.cat([held[1], fresh[:, :, 1].transpose(1, 2)], dim=2).flatten(0, 1)
-        scores = torch.bmm(queries, keys.transpose(1, 2)).mul_(self._scale)
+        scores = self._scores(queries, keys)
         by_head = scores.view(batch, heads, group, length, -1)
         by_head.add_(chunk.chunk_mask)
         if sink_logits is not None:
@@ -251,7 +266,7 @@ class SinkCache:
         queries = self._all_rows(query.reshape(-1, heads * group * dim), chunk)
         queries = queries.reshape(batch * heads, group, dim)
         held = self._kv[layer, :, :, :, : chunk.used].flatten(1, 2)
-        scores = torch.bmm(queries, held[0].transpose(1, 2)).mul_(self._scale)
+        scores = self._scores(queries, held[0])
         by_head = scores.view(batch, heads, group, chunk.used)
         if chunk.last_mask is not None:
             by_head.add_(chunk.last_mask)
@@ -300,6 +315,7 @@ class SinkCache:
         self._pointer_keys = self._pointer_keys.index_select(0, index)
         self._pointer_tokens = self._pointer_tokens.index_select(0, index)
         self._positions = self._positions[rows]
+        self._number_heads()
 
     # -- visibility ----------------------------------------------------------------------------
 
@@ -361,6 +377,12 @@ class SinkCache:
             raise RuntimeError("call begin() first: no forward pass is under way")
         return self._chunk
 
+    def _number_heads(self) -> None:
+        """[1, 2, Hkv]: where the keys and values of row 0 start in a layer, counted in rows of C + 1."""
+        heads = self._kv.shape[3]
+        self._head_rows = np.arange(2)[:, None] * (self.batch_size * heads) + np.arange(heads)
+        self._head_rows = self._head_rows[None]
+
     def _grow(self, length: int) -> None:
         """Room for ``length`` positions in "full" mode, doubling so that copies stay linear."""
         if self.mode == "rolling" or length <= self.capacity:
@@ -375,6 +397,10 @@ class SinkCache:
             key_value = key_value.index_select(0, chunk.kept)
         dim = self._kv.shape[5]
         self._kv[layer].view(-1, dim).index_copy_(0, chunk.kv_slots, key_value.reshape(-1, dim))
+
+    def _scores(self, queries: Tensor, keys: Tensor) -> Tensor:
+        scores = torch.bmm(queries, keys.transpose(1, 2))
+        return scores if self._scale == 1.0 else scores.mul_(self._scale)
 
     @staticmethod
     def _padded(packed: Tensor, chunk: _Chunk) -> Tensor:
