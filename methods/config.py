@@ -53,7 +53,11 @@ class SupervisedConfig:
         steps: Optimiser steps.
         batch_size: Episodes a step.
         learning_rate: Peak rate.
+        weight_decay: AdamW's, decoupled from the gradient.
+        warmup: Steps of linear warm-up.
         noisy_from: Share of the steps after which the noisy expert takes over from the clean one.
+        max_grad_norm: Gradients are scaled down to this norm.
+        micro_batch: Episodes a forward pass (padding and memory only; cannot change the loss).
     """
 
     steps: int = 400
@@ -63,6 +67,7 @@ class SupervisedConfig:
     warmup: int = 20
     noisy_from: float = 0.75
     max_grad_norm: float = 1.0
+    micro_batch: int = 4
 
 
 @dataclass(frozen=True)
