@@ -1,8 +1,8 @@
 """Tokens only: sink tokens are kept, sink logits are not.
 
 Differs from ``sinkflex-rl`` in the missing logit of the softmax denominator, base policy included.
-The two mechanisms share a name and little else; with ``no-sink`` beside it this comparison credits
-each with its own part.
+The two mechanisms share a name and little else: the comparison tells what the logit adds, and with
+``no-sink`` beside it, what the tokens do.
 """
 
 from methods.agent import AgentMethod

@@ -109,7 +109,7 @@ def compute_advantage(batch: TensorDict) -> dict[str, float]:
 
 
 @dataclass
-class _Diagnostics:
+class LossSums:
     """Sums over the micro-batches of an update, and the gradient norm of each step."""
 
     loss: float = 0.0
@@ -154,7 +154,7 @@ def update_actor(
         FloatingPointError: If a gradient is not finite; the policy keeps its last good weights.
     """
     total = max(int(batch["action_mask"].sum()), 1)
-    done = _Diagnostics()
+    done = LossSums()
     for epoch in range(config.epochs):
         for rows in split_minibatches(batch["groups"], config.minibatches, generators(epoch)):
             _optimizer_step(
@@ -178,7 +178,7 @@ def accumulate_gradient(
     denominator: float,
     allowed: torch.Tensor,
     config: GRPOConfig,
-    done: _Diagnostics,
+    done: LossSums,
 ) -> None:
     """Add the gradient of the loss over ``rows`` to the parameters, micro-batch by micro-batch."""
     for micro in length_sorted_slices(batch["lengths"][rows], config.micro_batch):
@@ -210,7 +210,7 @@ def _optimizer_step(
     denominator: float,
     allowed: torch.Tensor,
     config: GRPOConfig,
-    done: _Diagnostics,
+    done: LossSums,
 ) -> None:
     optimizer.zero_grad(set_to_none=True)
     accumulate_gradient(policy, batch, rows, denominator, allowed, config, done)
