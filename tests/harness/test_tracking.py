@@ -141,6 +141,40 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def server_process(
+    store: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[subprocess.Popen[bytes], int, Path]]:
+    """A real ``mlflow server`` on loopback that starts while the other tests run."""
+    folder = tmp_path_factory.mktemp("server")
+    shutil.copy(store["database"], folder / "mlflow.db")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"]
+    command += ["--port", str(port), "--workers", "1"]
+    command += ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db"]
+    command += ["--artifacts-destination", str(folder / "artifacts")]
+    settings = {
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "DO_NOT_TRACK": "true",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    }
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            stdout=log,
+            stderr=log,
+            env={**os.environ, **settings},
+            start_new_session=True,
+        )
+    yield process, port, folder / "log"
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
 def test_default_store_is_made_here_by_cells_that_start_together(store: dict[str, Any]) -> None:
     assert [outcome.ok for outcome in store["outcomes"]] == [True, True], store["outcomes"]
     found = rows(store["database"], "SELECT run_uuid, name, status FROM runs")
@@ -363,37 +397,16 @@ def test_child_ends_with_its_parent(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A real ``mlflow server`` on loopback."""
-    folder = tmp_path_factory.mktemp("server")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1"]
-    command += ["--port", str(port), "--workers", "1"]
-    command += ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db"]
-    command += ["--artifacts-destination", str(folder / "artifacts")]
-    quiet = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            command,
-            cwd=folder,
-            stdout=log,
-            stderr=log,
-            env={**os.environ, **quiet},
-            start_new_session=True,
-        )
-    try:
-        for _ in range(600):
-            with contextlib.suppress(OSError):
-                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1)
-                break
-            assert process.poll() is None, (folder / "log").read_text()
-            time.sleep(0.1)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+def server(server_process: tuple[subprocess.Popen[bytes], int, Path]) -> str:
+    """The URI of a real ``mlflow server`` that answers."""
+    process, port, log = server_process
+    for _ in range(1200):
+        with contextlib.suppress(OSError):
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1)
+            return f"http://127.0.0.1:{port}"
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.1)
+    pytest.fail(f"the server does not start: {log.read_text()}")
 
 
 def test_real_server_works(server: str, tmp_path: Path) -> None:
