@@ -131,9 +131,14 @@ class Catalog:
 
     def server(self, company: str) -> MCPServer:
         """A fresh, changeable server that lists the company's tools."""
-        return MCPServer(
-            company, {metric: t for (owner, metric), t in self.tools.items() if owner == company}
-        )
+        return MCPServer(company, dict(self._listings[company]))
+
+    @cached_property
+    def _listings(self) -> dict[str, dict[str, ToolDefinition]]:
+        listings: dict[str, dict[str, ToolDefinition]] = {}
+        for (company, metric), tool in self.tools.items():
+            listings.setdefault(company, {})[metric] = tool
+        return listings
 
     @cached_property
     def companies(self) -> tuple[str, ...]:

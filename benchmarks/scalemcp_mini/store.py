@@ -12,6 +12,7 @@ import re
 import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from benchmarks.scalemcp_mini.catalog import MCPServer, ToolDefinition
@@ -28,7 +29,7 @@ CREATE VIRTUAL TABLE IF NOT EXISTS tools_fts USING fts5(company, metric, descrip
 # page mixes both kinds of near miss. Equal ranks are ordered by digest: rowids depend on history,
 # and handles would favour low ones, so that the tool searched for came last on a sorted page.
 _SEARCH = """
-SELECT t.digest, t.definition FROM tools_fts JOIN tools t ON t.id = tools_fts.rowid
+SELECT t.definition FROM tools_fts JOIN tools t ON t.id = tools_fts.rowid
 WHERE tools_fts MATCH ? ORDER BY bm25(tools_fts, 1.0, 1.0, 0.1), t.digest LIMIT ?
 """
 _WORD = re.compile(r"\w+")
@@ -91,7 +92,6 @@ class ToolStore:
         )
         self._db.executescript(_SCHEMA)
         self._cache: SearchCache = {} if cache is None else cache
-        self._parsed: dict[str, ToolDefinition] = {}
         self.state = 0
         self._read_state()
 
@@ -106,6 +106,7 @@ class ToolStore:
     def restore(self, snapshot: bytes) -> None:
         """Replace everything by a ``snapshot`` of another store."""
         self._db.deserialize(snapshot)
+        self._db.execute("PRAGMA cache_size = -32")  # KiB; the database is in memory anyway
         self._read_state()
 
     def _read_state(self) -> None:
@@ -174,16 +175,14 @@ class ToolStore:
             StaleToolError: If the handle was withdrawn or renamed.
             UnknownToolError: If no tool ever had it.
         """
-        row = self._db.execute(
-            "SELECT digest, definition FROM tools WHERE name = ?", (name,)
-        ).fetchone()
+        row = self._db.execute("SELECT definition FROM tools WHERE name = ?", (name,)).fetchone()
         if row is not None:
-            return self._parse(*row)
+            return _parse(row[0])
         row = self._db.execute(
             "SELECT definition FROM withdrawn WHERE name = ?", (name,)
         ).fetchone()
         if row is not None:
-            raise StaleToolError(name, ToolDefinition.from_mcp(json.loads(row[0])))
+            raise StaleToolError(name, _parse(row[0]))
         raise UnknownToolError(f"no tool {name!r} is listed; search for a tool and use its handle")
 
     def knows(self, name: str) -> bool:
@@ -200,13 +199,7 @@ class ToolStore:
         if not words:
             return ()
         match = " OR ".join(f'"{word}"' for word in words)
-        return tuple(self._parse(*row) for row in self._db.execute(_SEARCH, (match, k)))
-
-    def _parse(self, digest: str, definition: str) -> ToolDefinition:
-        tool = self._parsed.get(digest)
-        if tool is None:
-            tool = self._parsed[digest] = ToolDefinition.from_mcp(json.loads(definition))
-        return tool
+        return tuple(_parse(text) for (text,) in self._db.execute(_SEARCH, (match, k)))
 
     def _delete(self, names: list[str]) -> None:
         for name in names:
@@ -242,6 +235,12 @@ class ToolStore:
                 (cursor.lastrowid, *_columns(tool)),
             )
             self._db.execute("DELETE FROM withdrawn WHERE name = ?", (tool.name,))
+
+
+@lru_cache(maxsize=2**16)
+def _parse(definition: str) -> ToolDefinition:
+    """Stored JSON as an object; immutable, so stores of one process share it."""
+    return ToolDefinition.from_mcp(json.loads(definition))
 
 
 def _columns(tool: ToolDefinition) -> tuple[str, str, str]:
