@@ -25,6 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from methods.attention.ring import Ring
+
 _HIDDEN = (
     -1e30
 )  # finite: a row without any visible key then gives 0 (its slots hold zeros), not NaN
@@ -103,7 +105,7 @@ class SinkCache:
                 f"mode={mode!r}: window must be >= 1, num_sink_tokens >= 0 and mode 'rolling' or "
                 "'full'"
             )
-        self.window, self.num_sink_tokens, self.mode = window, num_sink_tokens, mode
+        self._ring = Ring(window, num_sink_tokens, full=mode == "full")
         capacity = window + num_sink_tokens
         self._kv = torch.zeros(
             num_layers, 2, batch_size, num_kv_heads, capacity + 1, head_dim, dtype=dtype
@@ -113,7 +115,7 @@ class SinkCache:
         self._positions = np.zeros(batch_size, dtype=np.int64)
         self._scale = 1.0 / math.sqrt(head_dim) if scale is None else scale
         self._chunk: _Chunk | None = None
-        self._number_heads()
+        self._index_storage()
 
     @property
     def batch_size(self) -> int:
@@ -144,7 +146,7 @@ class SinkCache:
 
     def entries(self, length: int) -> int:
         """Positions held for a row that has seen ``length`` of them."""
-        return length if self.mode == "full" else min(length, self.window + self.num_sink_tokens)
+        return self._ring.entries(length)
 
     def begin(self, lengths: np.ndarray) -> Tensor:
         """Start a forward pass over ``lengths`` [B] new tokens a row (0 leaves a row alone).
@@ -174,14 +176,16 @@ class SinkCache:
             position, last = start[rows] + offset, torch.from_numpy(stops - 1)
             if len(rows) < len(lengths) * longest:
                 packed = torch.from_numpy(rows * longest + offset)
-            held = np.flatnonzero(self._kept(position, end[rows]))
+            held = np.flatnonzero(self._ring.kept(position, end[rows]))
             kept = None if len(held) == len(rows) else torch.from_numpy(held)
         elif len(rows) < len(lengths):
             packed = torch.from_numpy(rows)
         stored, where = (rows, position) if kept is None else (rows[held], position[held])
-        stride, slot = self.capacity + 1, self._slot(where)
-        kv_slots = (stored * (self._head_rows.shape[2] * stride) + slot)[:, None, None]
-        used_before = 1 + self.entries(int(start.max()))
+        stride, slot = self.capacity + 1, 1 + self._ring.slot(where)
+        kv_slots = (stored * (self._kv.shape[3] * stride) + slot)[:, None, None]
+        before, chunk_visible = self.entries(int(start.max())), None
+        if longest > 1:
+            chunk_visible = self._ring.chunk_visible(start, longest, before)
         self._chunk = _Chunk(
             lengths=lengths,
             active=None if len(active) == len(lengths) else torch.from_numpy(active),
@@ -189,11 +193,11 @@ class SinkCache:
             last=last,
             kept=kept,
             slots=torch.from_numpy(stored * stride + slot),
-            kv_slots=torch.from_numpy((kv_slots + self._head_rows * stride).reshape(-1)),
+            kv_slots=torch.from_numpy((kv_slots + self._first_row).reshape(-1)),
             used=1 + self.entries(int(end.max())),
-            last_mask=self._last_mask(end),
-            chunk_mask=None if longest == 1 else self._chunk_mask(start, longest, used_before),
-            used_before=used_before,
+            last_mask=self._additive(self._ring.last_visible(end)),
+            chunk_mask=self._additive(chunk_visible),
+            used_before=1 + before,
         )
         return torch.from_numpy(position)
 
@@ -220,9 +224,7 @@ class SinkCache:
             [N, Hq * D].
         """
         chunk = self._current()
-        if (
-            chunk.chunk_mask is None
-        ):  # one token a row: what it sees is what is held after the write
+        if chunk.chunk_mask is None:  # a token a row sees what is held after the write
             return self.attend_last(layer, query, key_value, sink_logits)
         batch, length = len(chunk.lengths), int(chunk.chunk_mask.shape[3])
         heads, dim = self._kv.shape[3], self._kv.shape[5]
@@ -233,7 +235,7 @@ class SinkCache:
         held = self._kv[layer, :, :, :, : chunk.used_before]
         keys = torch.cat([held[0], fresh[:, :, 0].transpose(1, 2)], dim=2).flatten(0, 1)
         values = torch.cat([held[1], fresh[:, :, 1].transpose(1, 2)], dim=2).flatten(0, 1)
-        scores = self._scores(queries, keys)
+        scores = self._scores(queries, keys.transpose(1, 2))
         by_head = scores.view(batch, heads, group, length, -1)
         by_head.add_(chunk.chunk_mask)
         if sink_logits is not None:
@@ -265,8 +267,8 @@ class SinkCache:
         group = query.shape[1] // heads
         queries = self._all_rows(query.reshape(-1, heads * group * dim), chunk)
         queries = queries.reshape(batch * heads, group, dim)
-        held = self._kv[layer, :, :, :, : chunk.used].flatten(1, 2)
-        scores = self._scores(queries, held[0])
+        keys, values = self._read(layer, chunk.used)
+        scores = self._scores(queries, keys)
         by_head = scores.view(batch, heads, group, chunk.used)
         if chunk.last_mask is not None:
             by_head.add_(chunk.last_mask)
@@ -274,7 +276,7 @@ class SinkCache:
             by_head[..., 0] = _HIDDEN
         else:
             by_head[..., 0] = sink_logits.view(heads, group)
-        out = torch.bmm(scores.softmax(-1), held[1]).view(batch, heads * group * dim)
+        out = torch.bmm(scores.softmax(-1), values).view(batch, heads * group * dim)
         return out if chunk.active is None else out.index_select(0, chunk.active)
 
     def point(self, query: Tensor, keys: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -294,9 +296,10 @@ class SinkCache:
             keys, tokens = keys.index_select(0, chunk.kept), tokens.index_select(0, chunk.kept)
         self._pointer_keys.view(-1, width).index_copy_(0, chunk.slots, keys)
         self._pointer_tokens.view(-1).index_copy_(0, chunk.slots, tokens)
-        queries = self._all_rows(query, chunk).unsqueeze(2)
+        queries = self._all_rows(query, chunk).unsqueeze(1)  # [B, 1, P] @ [B, P, K] is the fast way
         held = self._pointer_keys[:, 1 : chunk.used]
-        scores, ids = torch.bmm(held, queries).squeeze(2), self._pointer_tokens[:, 1 : chunk.used]
+        scores = torch.bmm(queries, held.transpose(1, 2)).squeeze(1)
+        ids = self._pointer_tokens[:, 1 : chunk.used]
         if chunk.last_mask is not None:
             scores = scores.add_(chunk.last_mask[:, 0, 0, 1:])
         if chunk.active is None:
@@ -315,60 +318,18 @@ class SinkCache:
         self._pointer_keys = self._pointer_keys.index_select(0, index)
         self._pointer_tokens = self._pointer_tokens.index_select(0, index)
         self._positions = self._positions[rows]
-        self._number_heads()
+        self._index_storage()
 
-    # -- visibility ----------------------------------------------------------------------------
+    def _additive(self, visible: np.ndarray | None) -> Tensor | None:
+        """[B, ..., K] -> float [B, 1, 1, ..., 1 + K]: 0 where visible, -1e30 elsewhere.
 
-    def _slot(self, position: np.ndarray) -> np.ndarray:
-        """Slot of a position: fixed for sink tokens, a ring for the window."""
-        if self.mode == "full":
-            return 1 + position
-        sinks = self.num_sink_tokens
-        return 1 + np.where(position < sinks, position, sinks + (position - sinks) % self.window)
-
-    def _kept(self, position: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Which new tokens are still held when their row has seen ``end`` positions."""
-        if self.mode == "full":
-            return np.ones(len(position), dtype=np.bool_)
-        return (position < self.num_sink_tokens) | (position >= end - self.window)
-
-    def _held_positions(self, start: np.ndarray, used: int) -> np.ndarray:
-        """int64 [B, used - 1]: position in each slot after ``start`` [B] tokens, -1 where empty."""
-        slot = np.arange(used - 1)[None, :]
-        newest = start[:, None] - 1
-        if self.mode == "full":
-            return np.where(slot <= newest, slot, -1)
-        sinks, window = self.num_sink_tokens, self.window
-        turned = slot + (newest - slot) // window * window  # newest position that maps to the slot
-        return np.where(slot > newest, -1, np.where(slot < sinks, slot, turned))
-
-    def _last_mask(self, end: np.ndarray) -> Tensor | None:
-        """Mask of each row's last query after the write, None when it sees every slot in use."""
-        longest = int(end.max())
-        if self.mode == "rolling":
-            held = self.entries(longest)
-            if min(self.entries(int(end.min())), held) == held:
-                return None
-            visible = np.arange(held)[None, :] < end[:, None]
-        else:
-            position, query = np.arange(longest)[None, :], end[:, None] - 1
-            near = position > query - self.window
-            visible = (position <= query) & (near | (position < self.num_sink_tokens))
-        return self._additive(visible)[:, None, None, :]
-
-    def _chunk_mask(self, start: np.ndarray, longest: int, used_before: int) -> Tensor:
-        """float [B, 1, 1, L, used_before + L]: what each new token sees of the past and the chunk."""
-        query = start[:, None] + np.arange(longest)[None, :]
-        key = np.concatenate([self._held_positions(start, used_before), query], axis=1)[:, None, :]
-        query = query[:, :, None]
-        near = (key > query - self.window) | (key < self.num_sink_tokens)
-        return self._additive((key >= 0) & (key <= query) & near)[:, None, None]
-
-    def _additive(self, visible: np.ndarray) -> Tensor:
-        """0 where visible, -1e30 elsewhere, with a hidden null slot put in front."""
+        The null slot in front is hidden; a sink logit takes its place.
+        """
+        if visible is None:
+            return None
         mask = np.full((*visible.shape[:-1], visible.shape[-1] + 1), _HIDDEN, dtype=np.float32)
         mask[..., 1:][visible] = 0.0
-        return torch.from_numpy(mask).to(self._kv.dtype)
+        return torch.from_numpy(mask).to(self._kv.dtype)[:, None, None]
 
     # -- storage -------------------------------------------------------------------------------
 
@@ -377,29 +338,39 @@ class SinkCache:
             raise RuntimeError("call begin() first: no forward pass is under way")
         return self._chunk
 
-    def _number_heads(self) -> None:
-        """[1, 2, Hkv]: where the keys and values of row 0 start in a layer, counted in rows of C + 1."""
-        heads = self._kv.shape[3]
-        self._head_rows = np.arange(2)[:, None] * (self.batch_size * heads) + np.arange(heads)
-        self._head_rows = self._head_rows[None]
+    def _index_storage(self) -> None:
+        """Views of the storage that every pass uses; to be renewed when the storage is."""
+        layers, _, batch, heads, _, dim = self._kv.shape
+        self._flat = [self._kv[layer].view(-1, dim) for layer in range(layers)]
+        self._reads: tuple[int, list[tuple[Tensor, Tensor]]] = (0, [])
+        first = np.arange(2)[:, None] * (batch * heads) + np.arange(heads)
+        self._first_row = first[None] * (self.capacity + 1)  # [1, 2, Hkv], of batch row 0
+
+    def _read(self, layer: int, used: int) -> tuple[Tensor, Tensor]:
+        """Keys [B * Hkv, D, used] and values [B * Hkv, used, D] of a layer, as views."""
+        if self._reads[0] != used:
+            held = self._kv[:, :, :, :, :used].flatten(2, 3)
+            self._reads = (used, [(kv[0].transpose(1, 2), kv[1]) for kv in held])
+        return self._reads[1][layer]
 
     def _grow(self, length: int) -> None:
         """Room for ``length`` positions in "full" mode, doubling so that copies stay linear."""
-        if self.mode == "rolling" or length <= self.capacity:
+        if self.entries(length) <= self.capacity:
             return
         more = max(length, 2 * self.capacity) - self.capacity
         self._kv = torch.nn.functional.pad(self._kv, (0, 0, 0, more))
         self._pointer_keys = torch.nn.functional.pad(self._pointer_keys, (0, 0, 0, more))
         self._pointer_tokens = torch.nn.functional.pad(self._pointer_tokens, (0, more))
+        self._index_storage()
 
     def _write(self, layer: int, key_value: Tensor, chunk: _Chunk) -> None:
         if chunk.kept is not None:
             key_value = key_value.index_select(0, chunk.kept)
-        dim = self._kv.shape[5]
-        self._kv[layer].view(-1, dim).index_copy_(0, chunk.kv_slots, key_value.reshape(-1, dim))
+        flat = self._flat[layer]
+        flat.index_copy_(0, chunk.kv_slots, key_value.reshape(-1, flat.shape[1]))
 
     def _scores(self, queries: Tensor, keys: Tensor) -> Tensor:
-        scores = torch.bmm(queries, keys.transpose(1, 2))
+        scores = torch.bmm(queries, keys)
         return scores if self._scale == 1.0 else scores.mul_(self._scale)
 
     @staticmethod
