@@ -82,7 +82,8 @@ class GRPOConfig:
         beta: Weight of the KL penalty to the base policy (k3 estimator).
         minibatches: Optimiser steps an epoch; more than one, or the clip would be dead code.
         epochs: Passes over the update's trajectories.
-        micro_batch: Trajectories a forward pass (memory only; cannot change the loss).
+        max_grad_norm: Gradients are scaled down to this norm.
+        micro_batch: Trajectories a forward pass (padding and memory only; cannot change the loss).
         checkpoint_every: Updates between checkpoints.
     """
 
@@ -93,7 +94,7 @@ class GRPOConfig:
     beta: float = 0.02
     minibatches: int = 2
     epochs: int = 1
-    micro_batch: int = 16
+    micro_batch: int = 4
     max_grad_norm: float = 1.0
     checkpoint_every: int = 10
 

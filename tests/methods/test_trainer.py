@@ -95,7 +95,7 @@ def test_batch_keys_and_shapes() -> None:
 
 
 def test_ratio_is_one_on_policy_whatever_the_batch_sizes() -> None:
-    """G4: old at batch 32, new at batch 1, no update between."""
+    """G4: old at batch 8, new at batch 1, no update between."""
     policy = base_policy()
     batch = ready_batch(policy)
     before = copy.deepcopy(policy.state_dict())
