@@ -196,8 +196,9 @@ def shared_codec() -> ScaleMCPCodec:
 def context_budget(difficulty: Difficulty) -> ContextBudget:
     """Sinks that hold the longest request, and a window that holds a page and the call after it.
 
-    A page is ``page``, the query (3), k documents of company, metric, handle and notes (5 + n), the
-    counter, up to four values (2 each) and ``<agent>``; the call's year is the fourth token after.
+    A page is ``page``, the counter, up to four values (2 each), k documents of company, metric,
+    handle and notes (5 + n), the query (3) and ``<agent>``; the call's year is the fourth token
+    after.
 
     Raises:
         ValueError: If a page does not fit the window.

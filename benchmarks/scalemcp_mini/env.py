@@ -62,7 +62,7 @@ class ScaleMCPMiniEnv(gymnasium.Env[Observation, Action]):
 
     Observation: ``{"text": words, "is_error": 0 or 1}``. The first word says what it is:
         ``need #0 company metric #1 company metric ... #n year`` the request;
-        ``page query document*k ledger`` where a document is ``company metric handle notes``, in
+        ``page ledger document*k query`` where a document is ``company metric handle notes``, in
             handle order, which says nothing about relevance;
         ``ok company metric year value ledger`` after a successful call;
         ``granted handle ledger`` after the user consented;
@@ -70,9 +70,9 @@ class ScaleMCPMiniEnv(gymnasium.Env[Observation, Action]):
             holds a sentence for people under ``"message"``;
         ``done`` at the end.
 
-    Helps for a policy with a short window, disclosed as part of the environment: a page repeats the
-    query, an error and a grant repeat the handle, and every observation but the first closes with
-    the ledger: ``#c`` (how many values were obtained, 5 at most) and the last five values obtained,
+    Helps for a policy with a short window, disclosed as part of the environment: a page closes with
+    the query, an error and a grant repeat the handle, and every observation but the first holds the
+    ledger: ``#c`` (how many values were obtained, 5 at most) and the last five values obtained,
     right or wrong ones, oldest first, one a tool. Request items are numbered from 0, so that the
     counter of a flawless episode names the next item, and ``#n`` stands before the year.
 
@@ -158,15 +158,15 @@ class ScaleMCPMiniEnv(gymnasium.Env[Observation, Action]):
             handler = (self._search, self._call, self._ask)[verb]
             text = handler(action)
         except BadActionError as error:
-            text, info["message"] = "error invalid", str(error)
+            text, info["message"] = f"error invalid {self._ledger()}", str(error)
         except StaleToolError as error:
             words = error.definition.name.replace("-", " ")
-            text, info["message"] = f"error stale {words}", str(error)
+            text, info["message"] = f"error stale {words} {self._ledger()}", str(error)
         except UnknownToolError as error:
-            text, info["message"] = "error unknown", str(error)
+            text, info["message"] = f"error unknown {self._ledger()}", str(error)
         except _Refused as error:
-            text, info["message"] = error.text, str(error)
-        observation = self._say(f"{text} {self._ledger()}", int(bool(info)))
+            text, info["message"] = f"{error.text} {self._ledger()}", str(error)
+        observation = self._say(text, int(bool(info)))
         if self._turn >= self._limit:
             return self._finish(observation, truncated=True)
         return observation, 0.0, False, False, info
@@ -196,7 +196,7 @@ class ScaleMCPMiniEnv(gymnasium.Env[Observation, Action]):
             found = [tool for tool in found if tool.pair != wanted]
         page = sorted(found[:k], key=lambda tool: tool.name)
         self._evaluator.saw_search(wanted, any(tool.pair == wanted for tool in page))
-        return " ".join(("page", *words, *(tool.document for tool in page)))
+        return " ".join(("page", self._ledger(), *(tool.document for tool in page), *words))
 
     def _call(self, action: Action) -> str:
         name, pair, obtained = "", None, False
@@ -216,7 +216,7 @@ class ScaleMCPMiniEnv(gymnasium.Env[Observation, Action]):
             obtained = True
             value = self._catalog.value(*pair, year)
             self._state.record(pair, value)
-            return f"ok {tool.company} {tool.metric} {year} {code_words(value)}"
+            return f"ok {tool.company} {tool.metric} {year} {code_words(value)} {self._ledger()}"
         except StaleToolError as error:
             pair = error.definition.pair
             raise
@@ -229,7 +229,7 @@ class ScaleMCPMiniEnv(gymnasium.Env[Observation, Action]):
         tool = self._resolve(name)
         words = name.replace("-", " ")
         if self._user.asked_about(self._state, tool.pair):
-            return f"granted {words}"
+            return f"granted {words} {self._ledger()}"
         raise _Refused(
             f"error refused {words}", f"the user did not ask for what tool {name} measures"
         )

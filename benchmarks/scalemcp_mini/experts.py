@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Protocol
 
 import numpy as np
@@ -81,8 +82,8 @@ class FieldExpert:
         return self._next_item()
 
     def _read_page(self, words: list[str]) -> Action:
-        """Call the tool that was searched; words are ``page``, query (3), documents, ledger."""
-        body = words[4 : next(i for i, word in enumerate(words) if word in COUNTERS)]
+        """Call the tool that was searched; words are ``page``, ledger, documents, query (3)."""
+        body = words[2 + 2 * len(self._ledger) : -3]
         size = _document_size(body)
         documents = [body[i : i + size] for i in range(0, len(body), size)] if size else []
         named = {" ".join(d[:3]): f"{d[3]}-{d[4]}" for d in documents}
@@ -103,8 +104,8 @@ class FieldExpert:
 
 
 def _ledger_of(words: list[str]) -> list[int]:
-    start = max(i for i, word in enumerate(words) if word in COUNTERS) + 1
-    codes = list(map(int, words[start:]))
+    start = next(i for i, word in enumerate(words) if word in COUNTERS) + 1
+    codes = list(map(int, takewhile(str.isdigit, words[start:])))
     return [codes[i] * 100 + codes[i + 1] for i in range(0, len(codes), 2)]
 
 

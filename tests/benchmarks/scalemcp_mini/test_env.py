@@ -34,7 +34,7 @@ def _items(observation: dict[str, Any]) -> list[str]:
 
 def _handle(page: dict[str, Any], item: str) -> str | None:
     words = page["text"].split()
-    for i in range(4, len(words) - 4):
+    for i in range(2, len(words) - 4):
         if " ".join(words[i : i + 3]) == item:
             return "-".join(words[i + 3 : i + 5])
     return None
@@ -154,7 +154,7 @@ def test_page_order_says_nothing_about_relevance() -> None:
     for pair in env._catalog.tools:
         env._turn = 0
         words = env.step(actions.search(" ".join(pair)))[0]["text"].split()
-        documents = [words[i : i + 6] for i in range(4, 28, 6)]
+        documents = [words[i : i + 6] for i in range(2, 26, 6)]
         handles = [d[3] + d[4] for d in documents]
         assert handles == sorted(handles)
         places.append([" ".join(d[:3]) for d in documents].index(" ".join(pair)))
