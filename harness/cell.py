@@ -212,7 +212,7 @@ def _read_outcome(cell_dir: Path, ended: WorkerExit) -> dict[str, Any]:
         outcome = strict_json.loads(strict_json.read_text(cell_dir / "outcome.json"))
     except (OSError, strict_json.StrictJSONError):
         outcome = None
-    if ended.killed_by_user:
+    if ended.stopped_by_user:
         return {**(outcome or {}), "status": "interrupted", "error": None}
     if isinstance(outcome, dict):
         return outcome

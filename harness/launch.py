@@ -81,12 +81,12 @@ class WorkerExit:
 
     Args:
         returncode: As ``subprocess``: negative is the signal that killed it.
-        killed_by_user: The parent killed it because the user insisted.
+        stopped_by_user: The user asked, and it was killed, or ended before it could listen.
         out_of_memory: The kernel killed a process of this container for memory meanwhile.
     """
 
     returncode: int
-    killed_by_user: bool
+    stopped_by_user: bool
     out_of_memory: bool
 
 
@@ -133,13 +133,13 @@ def run_worker(
     os.close(events_write)
     os.close(lifeline_read)
     try:
-        killed = _follow(process, events_read, on_event, stop_level)
+        stopped = _follow(process, events_read, on_event, stop_level)
     finally:
         _kill_group(process)  # also when this process fails half-way; a no-op after a normal end
         process.wait()
         os.close(events_read)
         os.close(lifeline_write)
-    return WorkerExit(process.returncode, killed, _memory_kills() > kills_before)
+    return WorkerExit(process.returncode, stopped, _memory_kills() > kills_before)
 
 
 def _follow(
@@ -148,7 +148,7 @@ def _follow(
     on_event: Callable[[Mapping[str, Any]], None],
     stop_level: Callable[[], int],
 ) -> bool:
-    """Pass events on until the worker ends; True if it was killed because the user insisted."""
+    """Pass events on until the worker ends; True if a signal ended it because the user asked."""
     reader = EventReader()
     asked = killed = False
     with selectors.DefaultSelector() as selector:
@@ -168,7 +168,8 @@ def _follow(
                     on_event(event)
                 ended = False
             if ended:
-                return killed
+                # SIGTERM ends a worker that is still starting: it has nothing to save yet.
+                return killed or (asked and process.returncode == -signal.SIGTERM)
             level = stop_level()
             if level >= 2 and not killed:
                 killed = True

@@ -131,6 +131,8 @@ class Worker:
             )
         self._facts = _measure_machine()
         self._facts["durations"] = {"startup": time.monotonic() - self._started}
+        if self._stop.is_set():
+            raise Interrupted
         self._events.write({"event": "ready"})  # the first phase is timed from here
         result = benchmark.run(method, self._context(spec, method))
         self._write_result(spec, result, benchmark.metric_specs)

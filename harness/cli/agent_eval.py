@@ -230,7 +230,8 @@ def _reuse_note(outcome: CellOutcome, request: CellRequest) -> str:
     commit, dirty = provenance.git_state()
     made = record["git"]
     if made["commit"] != commit:
-        note += f" It was made by code {made['commit'] or '(unknown)'}; now it is {commit}."
+        before, after = ((value or "(unknown)")[:12] for value in (made["commit"], commit))
+        note += f" It was made by commit {before}; the code is at {after} now."
     elif made["dirty"] or dirty:
         note += " The code has uncommitted changes, so a new run may differ."
     return note

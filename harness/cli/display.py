@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _PLAIN_SECONDS = 10.0
 _PIPED_WIDTH = 110
-_OWN_KEYS = {"event", "phase", "done", "total", "attempt", "t"}
+_OWN_KEYS = {"event", "phase", "done", "total", "attempt", "t", "update", "steps_per_second"}
 _SHOWN_NUMBERS = 4
 
 
@@ -232,7 +232,11 @@ def print_result(
     if memory is not None:
         table.add_row("peak memory", f"{memory / 2**20:.0f} MiB", "resident, whole process")
     console.print(title, style="bold", markup=False, soft_wrap=True)
-    console.print(table)
+    with console.capture() as captured:
+        console.print(table)
+    # Rich pads every cell; trailing blanks would be noise in a log.
+    for line in captured.get().splitlines():
+        console.out(line.rstrip(), highlight=False)
     console.print()
     for label, path in files:
         console.print(f"{label:<8} {path}", markup=False, soft_wrap=True)

@@ -60,7 +60,7 @@ def _print_table(title: str, rows: list[dict[str, str]]) -> None:
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for column in (title, "version", "origin", "what it is"):
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column in {title, "version"})
     for row in rows:
         cells = (row["name"], row["version"], row["origin"], row["description"])
         table.add_row(*map(escape, cells))

@@ -19,6 +19,7 @@ _COMMANDS: dict[str, tuple[str, str]] = {
         "Train a method by RL on a benchmark, evaluate it, and write what was measured.",
     ),
     "list": ("harness.cli.list_:list_", "Show methods and benchmarks with version and origin."),
+    "track": ("harness.cli.track:track", "Mirror finished runs to MLflow, now or again."),
     "doctor": (
         "harness.cli.doctor:doctor",
         "Say what is installed, what works, and what to type to get the rest.",

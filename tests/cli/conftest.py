@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,3 +93,18 @@ def only(directory: Path, pattern: str) -> Path:
 @pytest.fixture(scope="session")
 def the_only() -> Callable[[Path, str], Path]:
     return only
+
+
+def _wait_for(condition: Callable[[], Any], seconds: float = 60.0) -> Any:
+    """The first true value of a condition; fails after a generous time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.02)
+    raise AssertionError("waited in vain")
+
+
+@pytest.fixture(scope="session")
+def wait_for() -> Callable[..., Any]:
+    return _wait_for

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -13,16 +12,6 @@ import pytest
 from harness import results
 
 METRICS = Path("metrics") / "fake" / "thin-air-seed42.json"
-
-
-def wait_for(condition, seconds: float = 60.0):
-    """The first true value of a condition; fails after a generous time."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
-        time.sleep(0.02)
-    raise AssertionError("waited in vain")
 
 
 def alive(pid: int) -> bool:
@@ -114,7 +103,7 @@ def test_a_finished_cell_is_reused_and_force_keeps_its_record(reference, cli_in,
 
 
 def test_kill_9_then_the_same_command_equals_an_uninterrupted_run(
-    reference, cli, fake, the_only
+    reference, cli, fake, the_only, wait_for
 ) -> None:
     """The lock names its owner; the worker dies with its parent; the re-run continues."""
     process = cli.start(*fake, FAKE_HOLD="2")
@@ -135,7 +124,9 @@ def test_kill_9_then_the_same_command_equals_an_uninterrupted_run(
     assert results.read_run_record(cell / "attempts" / "001" / "run.json")["status"] == "running"
 
 
-def test_ctrl_c_saves_and_the_same_command_continues(reference, cli, fake, the_only) -> None:
+def test_ctrl_c_saves_and_the_same_command_continues(
+    reference, cli, fake, the_only, wait_for
+) -> None:
     process = cli.start(*fake, FAKE_HOLD="2")
     wait_for(lambda: progressed(cli.cwd))
     process.send_signal(signal.SIGINT)
@@ -150,7 +141,17 @@ def test_ctrl_c_saves_and_the_same_command_continues(reference, cli, fake, the_o
     assert (cli.cwd / METRICS).read_bytes() == (reference[0] / METRICS).read_bytes()
 
 
-def test_a_second_ctrl_c_stops_a_worker_that_does_not_listen(cli, fake) -> None:
+def test_ctrl_c_while_the_worker_is_starting_is_an_interruption_too(cli, fake, wait_for) -> None:
+    process = cli.start(*fake)
+    wait_for(lambda: list(cli.cwd.glob("runs/fake/*/worker.log")))
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "To continue" in said
+    assert not (cli.cwd / METRICS).exists()
+
+
+def test_a_second_ctrl_c_stops_a_worker_that_does_not_listen(cli, fake, wait_for) -> None:
     process = cli.start(*fake, FAKE_HOLD="2", FAKE_BEHAVIOUR="stubborn")
     worker = wait_for(lambda: progressed(cli.cwd))
     process.send_signal(signal.SIGINT)
