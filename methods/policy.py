@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from methods.attention import sink_attention
 from methods.base import ContextBudget, Grammar
 from methods.config import AttentionConfig, PolicyShape
+from methods.layers import Block, rms_norm, rotate, select_rows
 
 if TYPE_CHECKING:
     from methods.session import Session
@@ -44,50 +45,6 @@ class ActionScores(NamedTuple):
 
     log_probs: Tensor
     entropy: Tensor
-
-
-class _SelectRows(torch.autograd.Function):
-    """x[index] for distinct indices; the gradient is a plain copy instead of an accumulation."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
-        ctx.save_for_backward(index)
-        ctx.rows = x.shape[0]
-        return x.index_select(0, index)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (index,) = ctx.saved_tensors
-        out = grads[0].new_zeros(ctx.rows, *grads[0].shape[1:])
-        return out.index_copy_(0, index, grads[0]), None
-
-
-class _Block(nn.Module):
-    """Parameters of one layer; ``SmallPolicy`` holds the arithmetic of both of its paths."""
-
-    def __init__(self, shape: PolicyShape, sink_logits: bool) -> None:
-        super().__init__()
-        width, heads = shape.d_model, shape.num_heads + 2 * shape.num_kv_heads
-        self.attention_norm = nn.Parameter(torch.ones(width))
-        self.qkv = nn.Parameter(torch.empty(heads * shape.head_dim, width))
-        self.out = nn.Parameter(torch.empty(width, shape.num_heads * shape.head_dim))
-        self.feed_norm = nn.Parameter(torch.ones(width))
-        self.gate_up = nn.Parameter(torch.empty(2 * shape.d_ff, width))
-        self.down = nn.Parameter(torch.empty(width, shape.d_ff))
-        if sink_logits:
-            self.sink_logits: nn.Parameter | None = nn.Parameter(torch.zeros(shape.num_heads))
-        else:
-            self.register_parameter("sink_logits", None)
-
-    def feed(self, x: Tensor) -> Tensor:
-        """x + SwiGLU(norm(x)), arXiv 2002.05202."""
-        gate, up = F.linear(rms_norm(x, self.feed_norm), self.gate_up).chunk(2, dim=-1)
-        return x + F.linear(F.silu(gate) * up, self.down)
-
-
-def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
-    """RMSNorm, arXiv 1910.07467; generation folds it into the weights and has no epsilon."""
-    return F.rms_norm(x, (x.shape[-1],), weight, 1e-12)
 
 
 class SmallPolicy(nn.Module):
@@ -126,7 +83,7 @@ class SmallPolicy(nn.Module):
         self.embedding = nn.Parameter(torch.empty(vocab_size, width))
         self.conv = nn.Parameter(torch.empty(shape.conv_width, width, width))
         self.blocks = nn.ModuleList(
-            _Block(shape, attention.sink_logits) for _ in range(shape.num_layers)
+            Block(shape, attention.sink_logits) for _ in range(shape.num_layers)
         )
         self.final_norm = nn.Parameter(torch.ones(width))
         self.head = nn.Parameter(torch.empty(vocab_size, width))
@@ -259,7 +216,7 @@ class SmallPolicy(nn.Module):
                 qkv.view(batch, length, -1, shape.head_dim), groups, dim=2
             )
             query, key = torch.split_with_sizes(
-                _rotate(query_key, rotation), [shape.num_heads, shape.num_kv_heads], dim=2
+                rotate(query_key, rotation), [shape.num_heads, shape.num_kv_heads], dim=2
             )
             mixed = sink_attention(
                 query.transpose(1, 2),
@@ -273,7 +230,7 @@ class SmallPolicy(nn.Module):
             mixed = mixed.transpose(1, 2).reshape(batch * length, -1)
             x = x.view(batch * length, -1)
             if number == shape.num_layers - 1:
-                mixed, x = _select(mixed, source), _select(x, source)
+                mixed, x = select_rows(mixed, source), select_rows(x, source)
             x = block.feed(x + F.linear(mixed, block.out))
             if number < shape.num_layers - 1:
                 x = x.view(batch, length, -1)
@@ -305,7 +262,7 @@ class SmallPolicy(nn.Module):
         near = grid.view(batch, blocks, window, -1) @ banded.transpose(2, 3)
         far = grid.view(batch, blocks * window, -1) @ keys[:, :sinks].transpose(1, 2)
         scores = torch.cat(
-            [_select(far.flatten(0, 1), place), _select(near.flatten(0, 2), place)], dim=1
+            [select_rows(far.flatten(0, 1), place), select_rows(near.flatten(0, 2), place)], dim=1
         )
         with torch.no_grad():
             ids = F.pad(tokens, (window, extra)).unfold(1, 2 * window, window)
@@ -320,9 +277,9 @@ class SmallPolicy(nn.Module):
 
     # -- shared by both paths ------------------------------------------------------------------
 
-    def ordered_blocks(self) -> Sequence[_Block]:
+    def ordered_blocks(self) -> Sequence[Block]:
         """The layers, typed."""
-        return [block for block in self.blocks if isinstance(block, _Block)]
+        return [block for block in self.blocks if isinstance(block, Block)]
 
     def conv_table(self) -> Tensor:
         """[w * V + 1, d]: what a token adds to the position k after it, and a zero row for none.
@@ -375,17 +332,6 @@ def _check_actions(
 def grammar_bias(allowed: Tensor) -> Tensor:
     """float [G, V]: 0 where allowed, -inf elsewhere."""
     return torch.zeros(allowed.shape).masked_fill_(~allowed, -math.inf)
-
-
-def _rotate(x: Tensor, rotation: Tensor) -> Tensor:
-    """RoPE on adjacent pairs as a complex product: [..., D] times complex [..., D/2]."""
-    pairs = torch.view_as_complex(x.view(*x.shape[:-1], -1, 2))
-    return torch.view_as_real(pairs * rotation).flatten(-2)
-
-
-def _select(x: Tensor, index: Tensor) -> Tensor:
-    out: Tensor = cast(Any, _SelectRows).apply(x, index)
-    return out
 
 
 def convert_state(state: Mapping[str, Tensor], attention: AttentionConfig) -> dict[str, Tensor]:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from methods.base import ContextBudget, Demonstration
 from methods.config import AttentionConfig, PolicyShape
-from methods.policy import SmallPolicy, _select, convert_state
+from methods.layers import select_rows
+from methods.policy import SmallPolicy, convert_state
 from tests.methods.toy import VOCABULARY, ToySuite
 
 SMALL = PolicyShape(d_model=32, num_layers=2, head_dim=8, d_ff=64, pointer_dim=8)
@@ -163,7 +164,7 @@ def test_gradient_reaches_every_parameter() -> None:
 def test_row_selection_has_the_exact_gradient() -> None:
     x = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     index = torch.tensor([4, 0, 5])
-    assert torch.autograd.gradcheck(lambda t: _select(t, index), x.requires_grad_())
+    assert torch.autograd.gradcheck(lambda t: select_rows(t, index), x.requires_grad_())
 
 
 def test_backends_agree() -> None:
