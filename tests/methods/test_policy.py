@@ -246,12 +246,14 @@ def test_default_size_is_about_400_thousand() -> None:
 
 def copy_loss(sinks: bool) -> float:
     """Mean nats of a copied symbol after a few steps of imitation."""
-    policy = make(AttentionConfig(sink_tokens=sinks), shape=PolicyShape(d_model=64, d_ff=128))
+    policy = make(
+        AttentionConfig(sink_tokens=sinks), shape=PolicyShape(d_model=64, num_layers=2, d_ff=96)
+    )
     optimizer = torch.optim.AdamW(policy.parameters(), lr=3e-3)
     suite = ToySuite(pages=(2, 3))
     rng = np.random.default_rng(0)
     nats = []
-    for _ in range(80):
+    for _ in range(50):
         rows = [
             suite.demonstration(int(i), noisy=False, seed=0) for i in rng.integers(0, 512, size=16)
         ]

@@ -188,6 +188,18 @@ def test_sampling_follows_the_distribution() -> None:
         assert abs(share - p) < 3 * (p * (1 - p) / count) ** 0.5
 
 
+@pytest.mark.parametrize("uniform", [0.0, np.nextafter(1.0, 0.0)])
+def test_extreme_uniforms_give_allowed_tokens(uniform: float) -> None:
+    """The ends of [0, 1) fall on the first and the last allowed token, never beside them."""
+    session = policy().session(2, GRAMMAR)
+    session.extend([[1, 8, 4], [1, 9, 10, 4]])
+    states = np.array([2, 3])
+    tokens, log_probs = session.sample(states, np.full(2, uniform))
+    end = 0 if uniform == 0.0 else -1
+    assert tokens.tolist() == [np.flatnonzero(GRAMMAR.allowed[state])[end] for state in states]
+    assert np.isfinite(log_probs).all()
+
+
 def test_greedy_takes_the_most_likely_token() -> None:
     greedy = generate(policy(), SUITE, "train", [3, 4], None, greedy=True)
     assert greedy == generate(policy(), SUITE, "train", [3, 4], None, greedy=True)
