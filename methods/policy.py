@@ -7,6 +7,12 @@ SwiGLU, after gpt-oss (arXiv 2508.10925), plus two parts that make copying learn
 - a pointer head (See et al., arXiv 1704.04368, in logit space): scores over the visible earlier
   positions, under the same window-and-sink mask as the attention, are added to the vocabulary
   logits by log-sum-exp over equal tokens: logit'(v) = log(exp(logit(v)) + sum_{j: x_j = v} exp(s_j)).
+  The key of position j is read at j - 1: a token is found by what stands before it, as an
+  induction head does (Olsson et al., arXiv 2209.11895).
+
+Query and key projections start equal, in the attention and in the pointer, so that both begin as a
+search for similar contexts. (Measured: choosing among four tool documents is learnt within 120
+supervised steps; with independent projections it is still at chance.)
 
 Log-probabilities are those of the distribution that sampling uses: restricted to the tokens that
 the grammar allows. Nothing outside this module knows how the policy works inside.
@@ -95,7 +101,10 @@ class SmallPolicy(nn.Module):
 
     @torch.no_grad()
     def _initialise(self, generator: torch.Generator) -> None:
-        """Normal with std 1/sqrt(fan in); what writes to the residual also by 1/sqrt(2 layers)."""
+        """Normal with std 1/sqrt(fan in); what writes to the residual also by 1/sqrt(2 layers).
+
+        Queries then start as copies of the keys that they are compared with.
+        """
         for name, parameter in self.named_parameters():
             if parameter.dim() < 2:
                 continue
@@ -107,6 +116,12 @@ class SmallPolicy(nn.Module):
             elif name in {"conv", "head"}:
                 std *= 0.5
             parameter.normal_(0.0, std, generator=generator)
+        self.pointer_query[:-1] = self.pointer_key
+        shape, share = self.shape, self.shape.num_heads // self.shape.num_kv_heads
+        for block in self.ordered_blocks():
+            heads = block.qkv.view(-1, shape.head_dim, shape.d_model)
+            keys = heads[shape.num_heads : shape.num_heads + shape.num_kv_heads]
+            heads[: shape.num_heads] = keys.repeat_interleave(share, dim=0)
 
     # -- what others may ask -------------------------------------------------------------------
 
@@ -252,6 +267,7 @@ class SmallPolicy(nn.Module):
         blocks = -(-length // window)
         extra = blocks * window - length
         keys = F.linear(rms_norm(features, self.pointer_norm), self.pointer_key)
+        keys = F.pad(keys[:, :-1], (0, 0, 1, 0))  # nothing stands before the first token
         pointed = F.linear(hidden, self.pointer_query)
         query, gate = pointed[:, :-1] * keys.shape[-1] ** -0.5, pointed[:, -1:]
         row, time = source // length, source % length

@@ -56,6 +56,7 @@ class Session:
         self._none = shape.conv_width * policy.vocab_size
         self._offsets = np.arange(shape.conv_width) * policy.vocab_size
         self._tail = np.full((batch_size, shape.conv_width - 1), self._none, dtype=np.int64)
+        self._pointer_key = torch.zeros(batch_size, shape.pointer_dim)  # of each row's last token
         self._piece = max(policy.window, _MIN_PIECE)
         self.ready = np.empty(0, dtype=np.int64)
 
@@ -117,6 +118,7 @@ class Session:
         """Keep only these rows; no row is ready afterwards."""
         self.cache.select(rows)
         self._tail = self._tail[rows]
+        self._pointer_key = self._pointer_key[torch.from_numpy(rows)]
         self.ready = np.empty(0, dtype=np.int64)
 
     def _forward(self, tokens: np.ndarray, lengths: np.ndarray, *, predict: bool) -> None:
@@ -148,10 +150,23 @@ class Session:
                 x = torch.addmm(x, F.silu(gate).mul_(up), layer.down)
         out = torch.mm(_unit(x), self._out)
         scores, ids = cache.point(
-            out[:, self._policy.vocab_size : -1], keys, torch.from_numpy(tokens)
+            out[:, self._policy.vocab_size : -1],
+            self._predecessors(keys, lengths),
+            torch.from_numpy(tokens),
         )
         cache.commit()
         self._current = (out[:, : self._policy.vocab_size], scores + out[:, -1:], ids)
+
+    def _predecessors(self, keys: Tensor, lengths: np.ndarray) -> Tensor:
+        """Pointer keys [N, P] moved on by one token within each row; remembers each row's last."""
+        rows = np.flatnonzero(lengths)
+        stops = np.cumsum(lengths[rows])
+        shifted = torch.empty_like(keys)
+        shifted[1:] = keys[:-1]
+        chosen = torch.from_numpy(rows)
+        shifted[torch.from_numpy(stops - lengths[rows])] = self._pointer_key[chosen]
+        self._pointer_key[chosen] = keys[torch.from_numpy(stops - 1)]
+        return shifted
 
     def _ids(self, tokens: np.ndarray, lengths: np.ndarray) -> Tensor:
         """Rows of the convolution table [N, w] for packed tokens; remembers each row's tail.

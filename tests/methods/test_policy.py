@@ -128,6 +128,7 @@ def test_pointer_obeys_window_and_sink_mask(sinks: int, length: int) -> None:
     with torch.no_grad():
         scores, ids, visible = policy._point(features, hidden, tokens, torch.arange(2 * length))
         keys = torch.nn.functional.rms_norm(features, (SMALL.d_model,)) @ policy.pointer_key.T
+        keys = torch.nn.functional.pad(keys[:, :-1], (0, 0, 1, 0))  # read one token earlier
         pointed = hidden @ policy.pointer_query.T
     for source in range(2 * length):
         row, now = divmod(source, length)
