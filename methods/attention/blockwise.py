@@ -27,7 +27,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from methods.attention import looped, tiled
+from methods.attention import blocks, looped, packing, tiled
 from methods.attention.layout import Layout
 
 Path = Literal["tiled", "looped"]
@@ -37,7 +37,7 @@ def choose_path(length: int, window: int | None, num_sink_tokens: int) -> Path:
     """Which of the two ways runs for T = ``length``; a window of T or more is full causal."""
     if window is None or window >= length:
         return "looped"
-    return "tiled" if tiled.fits(length, window, num_sink_tokens) else "looped"
+    return "tiled" if blocks.fits(length, window, num_sink_tokens) else "looped"
 
 
 class _Kernel(torch.autograd.Function):
@@ -123,7 +123,7 @@ def _run_tiled(
     layout: Layout,
 ) -> Tensor:
     rows, heads, length, width = query.shape
-    make = tiled.PlanKey(
+    make = blocks.PlanKey(
         window=window,
         num_sink_tokens=num_sink_tokens,
         group=heads // key.shape[1],
@@ -134,16 +134,16 @@ def _run_tiled(
     )
     if layout.kind != "packed":
         # Padding lies behind every real query, so causality alone hides its keys.
-        plan = tiled.plan_for_rows(make, rows * key.shape[1], length)
+        plan = packing.plan_for_rows(make, rows * key.shape[1], length)
         padding = layout.padding_on(query.device)
         out = _run(query, key, value, sink_logits, plan)
         return out if padding is None else out.masked_fill(padding, 0.0)
 
-    packing = tiled.packing_for(make, layout, key.shape[1])
+    packed = packing.packing_for(make, layout, key.shape[1])
     flat = [x.transpose(0, 1).reshape(1, -1, rows * length, width) for x in (query, key, value)]
-    q, k, v = (x.index_select(2, packing.slot_source) for x in flat)
-    out = _run(q, k, v, sink_logits, packing.plan)
-    out = out.index_select(2, packing.token_slot).view(heads, rows, length, width).transpose(0, 1)
+    q, k, v = (x.index_select(2, packed.slot_source) for x in flat)
+    out = _run(q, k, v, sink_logits, packed.plan)
+    out = out.index_select(2, packed.token_slot).view(heads, rows, length, width).transpose(0, 1)
     padding = layout.padding_on(query.device)
     return out if padding is None else out.masked_fill(padding, 0.0)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from methods.attention.tiled import tile_elements
+from methods.attention.blocks import rowsum, tile_elements
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class LoopedPlan:
         keys, values = key.reshape(-1, length, width), value.reshape(-1, length, width)
         count = keys.shape[0]
         grads = grad_out.reshape(count, group, length, width)
-        delta = (grad_out * out).sum(-1).reshape(count, group, length, 1)
+        delta = rowsum(grad_out, out).view(count, group, length, 1)
         grad_query = query.new_empty(count, group, length, width)
         grad_key, grad_value = torch.zeros_like(keys), torch.zeros_like(values)
         grad_logit = query.new_zeros(count, group)
@@ -97,20 +97,20 @@ class LoopedPlan:
             heads_, times = slice(block.n0, block.n1), slice(block.t0, block.t1)
             weights = torch.softmax(block.scores, -1)
             upstream = grads[heads_, :, times].flatten(1, 2)
-            rowsum = delta[heads_, :, times].flatten(1, 2)
+            sums = delta[heads_, :, times].flatten(1, 2)
             part = torch.zeros_like(block.queries)
             for first, last, columns in block.spans:
                 weight, score = weights[..., columns], block.scores[..., columns]
                 grad_value[heads_, first:last].baddbmm_(weight.transpose(1, 2), upstream)
                 torch.bmm(upstream, values[heads_, first:last].transpose(1, 2), out=score)
-                score.sub_(rowsum).mul_(weight)
+                score.sub_(sums).mul_(weight)
                 part.baddbmm_(score, keys[heads_, first:last], alpha=self.scale)
                 grad_key[heads_, first:last].baddbmm_(
                     score.transpose(1, 2), block.queries, alpha=self.scale
                 )
             grad_query[heads_, :, times] = part.view(block.n1 - block.n0, group, -1, width)
             if logits is not None:
-                pull = (weights[..., -1:] * rowsum).view(block.n1 - block.n0, group, -1)
+                pull = (weights[..., -1:] * sums).view(block.n1 - block.n0, group, -1)
                 grad_logit[heads_] -= pull.sum(2)
         return (
             grad_query.view(query.shape),

@@ -3,15 +3,15 @@
 A row of T positions is cut into blocks of C queries (C is about W / 2: shorter blocks waste less of
 the band, longer ones make better matrix products). Block n needs the keys of blocks n - m .. n, with
 m = ceil((W - 1) / C), and the S sink keys of its document. In one long buffer of keys these
-overlapping spans are a strided *view*, so that no key is copied for them.
+overlapping spans are a strided *view*; only beside sink keys is a tile's share of them copied.
 
 What a block may see depends on n only while n * C < W + S - 1; a table holds one additive mask for
 each of these first blocks and one for all later ones. A tile is as many blocks as keep the scores in
 the processor's second-level cache.
 
 The same plan serves packed rows: every document is moved to the start of a block of its own
-(``packing_for``), which makes "block of the document" the only thing that the mask needs to know.
-Padding slots of a block lie behind the document's last query and are never seen by a real one.
+(``methods/attention/packing.py``), so that the mask needs to know nothing but "which block of its
+document". Padding slots of a block lie behind the document's last query; no real query sees them.
 
 A non-finite value in one row may spread to others, as zero times infinity in a product.
 
@@ -21,81 +21,15 @@ K blocks a row, N = B * Hkv * K blocks in all, L = S + (m + 1) * C key columns.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from methods.attention.layout import Layout
+from methods.attention.blocks import PlanKey, rowsum, tile_elements
 
-_MAX_TABLE_ELEMENTS = 1 << 20
-_MAX_BLOCK = 128
-
-
-def tile_elements(device: torch.device) -> int:
-    """How many scores to hold at once: a megabyte of float32 on a CPU, enough work for a GPU."""
-    return 1 << 18 if device.type == "cpu" else 1 << 25
-
-
-def block_length(window: int, longest: int) -> int:
-    """C for a window and the longest document: about W / 2, a multiple of 8."""
-    return max(8, min(_round8((window + 1) // 2), _MAX_BLOCK, _round8(longest)))
-
-
-def _round8(count: int) -> int:
-    return -(-count // 8) * 8
-
-
-def fits(length: int, window: int, num_sink_tokens: int) -> bool:
-    """Whether the table of masks stays small (it grows with W squared)."""
-    block = block_length(window, length)
-    sinks = max(0, min(num_sink_tokens, length - window))
-    kinds = _kinds(block, window, sinks)
-    return kinds * block * (sinks + window + block) <= _MAX_TABLE_ELEMENTS
-
-
-def _back(block: int, window: int) -> int:
-    return -(-(window - 1) // block)
-
-
-def _kinds(block: int, window: int, sinks: int) -> int:
-    """Number of different masks: the first block from which on all are alike, plus one."""
-    return -(-(window + sinks - 1) // block) + 1
-
-
-@dataclass(frozen=True)
-class PlanKey:
-    """What a plan depends on besides the lengths."""
-
-    window: int
-    num_sink_tokens: int
-    group: int
-    has_logit: bool
-    dtype: torch.dtype
-    device: torch.device
-    scale: float
-
-
-@lru_cache(maxsize=64)
-def _mask_table(
-    window: int, sinks: int, block: int, has_logit: bool, dtype: torch.dtype, device: torch.device
-) -> Tensor:
-    """[kinds, C, (1 +) L]: 0 where seen, -inf where not, one mask for each kind of block.
-
-    The first column is the sink logit's, if there is one, then the sink keys, then the span.
-    """
-    back = _back(block, window)
-    kind = torch.arange(_kinds(block, window, sinks))[:, None, None]
-    query = kind * block + torch.arange(block)[:, None]
-    key = (kind - back) * block + torch.arange((back + 1) * block)
-    span = (key >= 0) & (key <= query) & (query - key < window)
-    sink = query - torch.arange(sinks) >= window
-    logit = torch.ones(*sink.shape[:2], int(has_logit), dtype=torch.bool)
-    seen = torch.cat([logit, sink, span], -1)
-    return torch.where(seen, 0.0, -math.inf).to(device, dtype)
+_PART_ELEMENTS = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +42,7 @@ class TiledPlan:
         back: m, how many earlier blocks a block reaches.
         sinks: S, cut to what can matter.
         blocks: K, blocks a row.
-        masks: [kinds, C, (1 +) L], see ``_mask_table``.
+        masks: [kinds, C, (1 +) L], see ``mask_table``.
         mask_of: int64 [N * G], which mask a block and head of its group uses.
         sink_slots: int64 [K * S], where each block finds its sink keys in its row; None: at 0..S-1.
     """
@@ -124,6 +58,67 @@ class TiledPlan:
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, logits: Tensor | None) -> Tensor:
         """Output [B, Hq, T, D] for query [B, Hq, T, D], key and value [B, Hkv, T, D]."""
+        parts = self._parts(key)
+        if len(parts) == 1:
+            return self._forward(query, key, value, logits)
+        out = query.new_empty(query.shape)
+        for rows, heads, keys in parts:
+            some = None if logits is None else logits[heads]
+            out[rows, heads] = self._forward(
+                query[rows, heads], key[rows, keys], value[rows, keys], some
+            )
+        return out
+
+    def backward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        logits: Tensor | None,
+        out: Tensor,
+        grad_out: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Gradients of query, key, value and sink logits (equations in ``LoopedPlan.backward``)."""
+        parts = self._parts(key)
+        if len(parts) == 1:
+            return self._backward(query, key, value, logits, out, grad_out)
+        grads = [x.new_empty(x.shape) for x in (query, key, value)]
+        grad_logits = None if logits is None else torch.zeros_like(logits)
+        for rows, heads, keys in parts:
+            of_query, of_key, of_value, of_logits = self._backward(
+                query[rows, heads],
+                key[rows, keys],
+                value[rows, keys],
+                None if logits is None else logits[heads],
+                out[rows, heads],
+                grad_out[rows, heads],
+            )
+            grads[0][rows, heads] = of_query
+            grads[1][rows, keys], grads[2][rows, keys] = of_key, of_value
+            if grad_logits is not None and of_logits is not None:
+                grad_logits[heads] += of_logits
+        return (*grads, grad_logits)  # type: ignore[return-value]
+
+    def _parts(self, key: Tensor) -> list[tuple[slice, slice, slice]]:
+        """(rows, query heads, key heads) to work on in turn, so that the copies stay small.
+
+        Every sequence has the same blocks, so a part uses the beginning of ``mask_of``.
+        """
+        rows, heads, length, width = key.shape
+        fits = max(1, _PART_ELEMENTS // (length * width))
+        row_step, head_step = max(1, fits // heads), min(fits, heads)
+        group = self.key.group
+        return [
+            (
+                slice(r, r + row_step),
+                slice(h * group, (h + head_step) * group),
+                slice(h, h + head_step),
+            )
+            for r in range(0, rows, row_step)
+            for h in range(0, heads, head_step)
+        ]
+
+    def _forward(self, query: Tensor, key: Tensor, value: Tensor, logits: Tensor | None) -> Tensor:
         queries, scale = self._cut(query), self.key.scale
         spans, sinks = self._spans(key), self._sink_keys(key)
         value_spans, value_sinks = self._spans(value), self._sink_keys(value)
@@ -138,7 +133,7 @@ class TiledPlan:
             torch.bmm(weight[..., skip:], _join(value_sinks, value_spans, part), out=out[part])
         return self._uncut(out, query)
 
-    def backward(
+    def _backward(
         self,
         query: Tensor,
         key: Tensor,
@@ -147,9 +142,8 @@ class TiledPlan:
         out: Tensor,
         grad_out: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Gradients of query, key, value and sink logits (equations in ``LoopedPlan.backward``)."""
         queries, upstream, scale = self._cut(query), self._cut(grad_out), self.key.scale
-        delta = self._cut((grad_out * out).sum(-1, keepdim=True))
+        delta = self._cut(rowsum(grad_out, out))
         spans, sinks = self._spans(key), self._sink_keys(key)
         value_spans, value_sinks = self._spans(value), self._sink_keys(value)
         columns = self._logit_columns(logits, query.shape[0])
@@ -299,79 +293,3 @@ class _SpanSum:
                 by_slot = self.sinks.view(rows, heads, -1, width)
                 body.index_add_(2, plan.sink_slots, by_slot)
         return body.contiguous()
-
-
-@lru_cache(maxsize=256)
-def plan_for_rows(key: PlanKey, sequences: int, length: int) -> TiledPlan:
-    """The plan for ``sequences`` = B * Hkv rows of T = ``length`` that start at 0."""
-    block = block_length(key.window, length)
-    sinks = max(0, min(key.num_sink_tokens, length - key.window))
-    blocks = -(-length // block)
-    masks = _mask_table(key.window, sinks, block, key.has_logit, key.dtype, key.device)
-    kinds = torch.arange(blocks).clamp_(max=masks.shape[0] - 1)
-    mask_of = kinds.repeat(sequences).repeat_interleave(key.group).to(key.device)
-    back = _back(block, key.window)
-    return TiledPlan(key, block, back, sinks, blocks, masks, mask_of, None)
-
-
-@dataclass(frozen=True, eq=False)
-class Packing:
-    """Every document moved to a block of its own.
-
-    Args:
-        plan: For one row of all blocks.
-        slot_source: int64 [K * C], which of the B * T tokens fills a slot (any token in padding).
-        token_slot: int64 [B * T], the slot of each token (0 for padding tokens).
-    """
-
-    plan: TiledPlan
-    slot_source: Tensor
-    token_slot: Tensor
-
-
-def packing_for(key: PlanKey, layout: Layout, key_heads: int) -> Packing:
-    """The packing of a layout, kept in the layout's scratch."""
-    name = ("packing", key, key_heads)
-    if name not in layout.scratch:
-        layout.scratch[name] = _make_packing(key, layout, key_heads)
-    return layout.scratch[name]  # type: ignore[no-any-return]
-
-
-def _make_packing(key: PlanKey, layout: Layout, key_heads: int) -> Packing:
-    sizes = layout.document_stop - layout.document_start
-    if not len(sizes):
-        sizes = torch.ones(1, dtype=torch.int64)
-    longest, mean = int(sizes.max()), int(sizes.float().mean().ceil())
-    block = block_length(key.window, mean)
-    sinks = max(0, min(key.num_sink_tokens, longest - key.window))
-    in_blocks = (sizes + block - 1) // block
-    first_block = in_blocks.cumsum(0) - in_blocks
-    document = torch.arange(len(sizes)).repeat_interleave(in_blocks)
-    index = torch.arange(len(document)) - first_block[document]
-
-    slots = len(document) * block
-    source = torch.zeros(slots, dtype=torch.int64)
-    token_slot = torch.zeros(layout.rows * layout.length, dtype=torch.int64)
-    if len(layout.document_row):
-        of_token = torch.arange(len(sizes)).repeat_interleave(sizes)
-        offset = torch.arange(len(of_token)) - (sizes.cumsum(0) - sizes)[of_token]
-        base = layout.document_row * layout.length + layout.document_start
-        token, slot = base[of_token] + offset, first_block[of_token] * block + offset
-        source[slot] = token
-        token_slot[token] = slot
-
-    sink_slots = (first_block[document] * block)[:, None] + torch.arange(sinks)
-    masks = _mask_table(key.window, sinks, block, key.has_logit, key.dtype, key.device)
-    kinds = index.clamp(max=masks.shape[0] - 1)
-    plan = TiledPlan(
-        key=key,
-        block=block,
-        back=_back(block, key.window),
-        sinks=sinks,
-        blocks=len(document),
-        masks=masks,
-        mask_of=kinds.repeat(key_heads).repeat_interleave(key.group).to(key.device),
-        # A document shorter than S has no such slot; the mask hides whatever is read instead.
-        sink_slots=sink_slots.clamp_(max=slots - 1).flatten().to(key.device) if sinks else None,
-    )
-    return Packing(plan, source.to(key.device), token_slot.to(key.device))

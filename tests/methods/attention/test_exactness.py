@@ -100,6 +100,17 @@ def test_more_blocks_than_one_tile_holds(make_inputs, monkeypatch):
         _assert_equal_to_reference(inputs, window=window, num_sink_tokens=3)
 
 
+@pytest.mark.parametrize("sequences", [1, 3])
+def test_more_rows_and_heads_than_one_part_holds(make_inputs, monkeypatch, sequences):
+    from methods.attention import tiled
+
+    inputs = make_inputs(rows=5, heads=4, key_heads=2, length=60)
+    monkeypatch.setattr(tiled, "_PART_ELEMENTS", sequences * 60 * 4)
+    packed = torch.tensor([[-1] + [0] * 30 + [1] * 29]).expand(5, 60)
+    for ids in (None, packed):
+        _assert_equal_to_reference(inputs, window=16, num_sink_tokens=3, document_ids=ids)
+
+
 def test_inputs_in_any_memory_order(make_inputs):
     """A projection gives [B, T, H, D] seen as [B, H, T, D], and so may the incoming gradient be."""
     inputs = make_inputs(rows=2, heads=4, key_heads=2, length=70)
