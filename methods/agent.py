@@ -10,21 +10,23 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from methods.base import AgentOutcome, Episode, Interrupted
 from methods.config import AttentionConfig, MethodConfig
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import torch
 
     from methods.base import AgentSuite, RunContext
     from methods.policy import SmallPolicy
+    from methods.team import Team
 
 # Episodes sampled side by side in an evaluation: part of the recipe, because the width of a matrix
 # product decides how it rounds.
-EVALUATION_BATCH = 40
+EVALUATION_BATCH = 120
 
 
 @dataclass(frozen=True)
@@ -58,13 +60,27 @@ class AgentMethod:
             Interrupted: If asked to stop; the same call continues where it stopped.
             CheckpointError: If saved state is there and none of it can be used.
         """
+        from methods.team import run_team
+
+        heldout_tasks(suite, context)  # refuse a bad budget before anything is started
+        return run_team(
+            self.config.processes,
+            lambda team: self._run_member(suite, member_context(context, team), team),
+        )
+
+    def _run_member(self, suite: AgentSuite, context: RunContext, team: Team) -> AgentOutcome:
+        """What each process of the team does; all end with the same outcome."""
         from methods.supervised import ensure_base
         from methods.trainer import train
 
         tasks = heldout_tasks(suite, context)
         config = self.config
         weights = ensure_base(
-            suite, config, context, lambda g: make_policy(suite, config, config.base_attention, g)
+            suite,
+            config,
+            context,
+            lambda g: make_policy(suite, config, config.base_attention, g),
+            team,
         )
         policy = make_policy(suite, config, config.attention)
         reference = make_policy(suite, config, config.attention)
@@ -72,11 +88,9 @@ class AgentMethod:
             load_base(model, weights)
         reference.requires_grad_(False)
         spec_hash = self.spec_hash(suite, context)
-        before = _evaluate_once(
-            policy, suite, context, tasks, context.cell_dir / "base-episodes.json", spec_hash
-        )
-        result = train(policy, reference, suite, config.grpo, context, spec_hash)
-        after = evaluate(policy, suite, context, tasks, "evaluate")
+        before = _evaluate_once(policy, suite, context, tasks, spec_hash, team)
+        result = train(policy, reference, suite, config.grpo, context, spec_hash, team)
+        after = evaluate(policy, suite, context, tasks, "evaluate", team)
         return AgentOutcome(before, after, result.history, result.updates, result.counters)
 
     def spec_hash(self, suite: AgentSuite, context: RunContext) -> str:
@@ -94,6 +108,13 @@ class AgentMethod:
                 "updates": context.updates,
             }
         )
+
+
+def member_context(context: RunContext, team: Team) -> RunContext:
+    """The context of one process: rank 0 alone reports and hears the wish to stop."""
+    if team.rank == 0:
+        return context
+    return dataclasses.replace(context, report=lambda event: None, should_stop=lambda: False)
 
 
 def heldout_tasks(suite: AgentSuite, context: RunContext) -> list[int]:
@@ -143,7 +164,12 @@ def load_base(policy: SmallPolicy, weights: dict[str, torch.Tensor]) -> None:
 
 
 def evaluate(
-    policy: SmallPolicy, suite: AgentSuite, context: RunContext, tasks: Sequence[int], phase: str
+    policy: SmallPolicy,
+    suite: AgentSuite,
+    context: RunContext,
+    tasks: Sequence[int],
+    phase: str,
+    team: Team | None = None,
 ) -> list[Episode]:
     """One sampled episode on each held-out task, in order.
 
@@ -155,19 +181,25 @@ def evaluate(
         context: Seeds, progress, stop signal.
         tasks: Held-out task indices.
         phase: Name of the phase in progress events.
+        team: The processes that share the tasks; all get all episodes.
 
     Raises:
         Interrupted: If asked to stop between batches.
     """
     from methods.rollout import generate
+    from methods.team import SOLO
 
+    team = team or SOLO
     episodes: list[Episode] = []
     for start in range(0, len(tasks), EVALUATION_BATCH):
-        if context.should_stop():
+        if team.agree(context.should_stop()):
             raise Interrupted(f"stopped in phase {phase} after {start} of {len(tasks)} episodes")
         chunk = list(tasks[start : start + EVALUATION_BATCH])
-        generators = [context.seeds.numpy("evaluation-episode", task) for task in chunk]
-        episodes += generate(policy, suite, "heldout", chunk, generators)
+        mine = team.share_of(chunk)
+        generators = [context.seeds.numpy("evaluation-episode", task) for task in mine]
+        played = generate(policy, suite, "heldout", mine, generators) if mine else []
+        everyones = team.gather([vars(episode) for episode in played])
+        episodes += map(_episode, team.interleave(everyones))
         context.report(
             {
                 "event": "progress",
@@ -180,25 +212,31 @@ def evaluate(
     return episodes
 
 
+def _episode(fields: dict[str, Any]) -> Episode:
+    """An episode that went through JSON."""
+    return Episode(**{**fields, "turns": [tuple(turn) for turn in fields["turns"]]})
+
+
 def _evaluate_once(
     policy: SmallPolicy,
     suite: AgentSuite,
     context: RunContext,
     tasks: Sequence[int],
-    path: Path,
     spec_hash: str,
+    team: Team,
 ) -> list[Episode]:
-    """The base's evaluation, from ``path`` when a run of the same spec left it there."""
+    """The base's evaluation, from the cell's folder when a run of the same spec left it there."""
     from methods.checkpoint import canonical_digest, write_atomic
 
-    saved = _read_episodes(path, spec_hash)
-    if saved is not None:
-        return saved
-    episodes = evaluate(policy, suite, context, tasks, "evaluate-base")
-    body: dict[str, Any] = {
-        "spec_hash": spec_hash,
-        "episodes": [dataclasses.asdict(episode) for episode in episodes],
-    }
+    path = context.cell_dir / "base-episodes.json"
+    saved = _read_episodes(path, spec_hash) if team.rank == 0 else None
+    if team.agree(saved is not None):
+        everyones = team.gather([vars(e) for e in saved] if saved is not None else None)
+        return [_episode(fields) for fields in everyones[0]]
+    episodes = evaluate(policy, suite, context, tasks, "evaluate-base", team)
+    if team.rank:
+        return episodes
+    body: dict[str, Any] = {"spec_hash": spec_hash, "episodes": [vars(e) for e in episodes]}
     try:
         body["sha256"] = canonical_digest(body)
     except ValueError:  # a NaN metric has no strict JSON: evaluate again instead of altering it
@@ -215,9 +253,6 @@ def _read_episodes(path: Path, spec_hash: str) -> list[Episode] | None:
         claimed = body.pop("sha256")
         if body["spec_hash"] != spec_hash or claimed != canonical_digest(body):
             return None
-        return [
-            Episode(**{**fields, "turns": [tuple(turn) for turn in fields["turns"]]})
-            for fields in body["episodes"]
-        ]
+        return [_episode(fields) for fields in body["episodes"]]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None  # a cache: whatever is wrong with it, evaluating again is right

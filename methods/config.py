@@ -60,7 +60,7 @@ class SupervisedConfig:
         micro_batch: Episodes a forward pass (padding and memory only; cannot change the loss).
     """
 
-    steps: int = 400
+    steps: int = 320
     batch_size: int = 16
     learning_rate: float = 3e-3
     weight_decay: float = 0.01
@@ -107,6 +107,8 @@ class MethodConfig:
         attention: Attention during RL and evaluation.
         base_attention: Attention while the base policy is trained; its backend is always
             "blockwise", so that methods that differ by kernel alone share one base.
+        processes: Processes that share the work of a cell (``methods.team``). A part of the recipe:
+            it decides the order of sums, so it is the same on every machine.
         base_seed: Seed of the base policy, apart from the cell's seed, as a pretrained checkpoint
             would be.
     """
@@ -116,4 +118,5 @@ class MethodConfig:
     shape: PolicyShape = field(default_factory=PolicyShape)
     supervised: SupervisedConfig = field(default_factory=SupervisedConfig)
     grpo: GRPOConfig = field(default_factory=GRPOConfig)
+    processes: int = 2
     base_seed: int = 0

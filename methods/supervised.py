@@ -20,6 +20,7 @@ import torch
 
 from methods.base import Interrupted
 from methods.checkpoint import CheckpointError, canonical_digest, read_state, write_state
+from methods.team import SOLO, Team
 
 if TYPE_CHECKING:
     from methods.base import AgentSuite, Demonstration, RunContext, SeedSource
@@ -37,6 +38,7 @@ def base_recipe(suite: AgentSuite, config: MethodConfig) -> dict[str, Any]:
         "base_attention": dataclasses.asdict(config.base_attention),
         "shape": dataclasses.asdict(config.shape),
         "supervised": dataclasses.asdict(config.supervised),
+        "processes": config.processes,
         "base_seed": config.base_seed,
         "suite": {"name": suite.name, "fingerprint": suite.fingerprint},
         "codec_version": suite.codec.version,
@@ -58,9 +60,9 @@ def learning_rate(step: int, config: SupervisedConfig) -> float:
 
 
 def demonstrations(
-    suite: AgentSuite, config: SupervisedConfig, seeds: SeedSource
+    suite: AgentSuite, config: SupervisedConfig, seeds: SeedSource, team: Team = SOLO
 ) -> Iterator[list[Demonstration]]:
-    """The episodes of each step, clean expert first, then the noisy one.
+    """This process's episodes of each step, clean expert first, then the noisy one.
 
     Every pass over the train tasks visits them in a fresh random order, and every episode has a
     seed of its own, so the stream is a function of the base seed.
@@ -69,9 +71,10 @@ def demonstrations(
         suite: Whose expert.
         config: Steps, batch size, share of the noisy part.
         seeds: Generators of the base seed.
+        team: The processes that share the ``batch_size`` episodes of a step.
 
     Yields:
-        ``batch_size`` demonstrations a step.
+        This process's share of a step's demonstrations.
     """
     available = suite.num_tasks("train")
     order: list[int] = []
@@ -84,8 +87,10 @@ def demonstrations(
                 generator = seeds.numpy("demonstration-order", number // available)
                 order = generator.permutation(available).tolist()
             seed = seeds.integer("demonstration", number)
-            batch.append(suite.demonstration(order[position], noisy=noisy, seed=seed))
-        yield batch
+            batch.append((order[position], seed))
+        yield [
+            suite.demonstration(task, noisy=noisy, seed=seed) for task, seed in team.share_of(batch)
+        ]
 
 
 def collate(batch: Sequence[Demonstration], pad_id: int) -> tuple[torch.Tensor, ...]:
@@ -114,6 +119,7 @@ def train_supervised(
     seeds: SeedSource,
     report: Callable[[dict[str, Any]], None],
     should_stop: Callable[[], bool],
+    team: Team = SOLO,
 ) -> list[float]:
     """Cross-entropy on the expert's tokens under the grammar, AdamW.
 
@@ -126,7 +132,8 @@ def train_supervised(
         config: Steps and rates.
         seeds: Generators of the base seed.
         report: Receives progress events.
-        should_stop: Looked at before each step.
+        should_stop: Looked at before each step; rank 0's answer counts.
+        team: The processes that share each step.
 
     Returns:
         Mean loss of each step, nats a token.
@@ -141,14 +148,16 @@ def train_supervised(
     allowed = torch.from_numpy(suite.codec.grammar.allowed)
     losses: list[float] = []
     started = time.perf_counter()
-    for step, batch in enumerate(demonstrations(suite, config, seeds)):
-        if should_stop():
+    for step, batch in enumerate(demonstrations(suite, config, seeds, team)):
+        if team.agree(should_stop()):
             raise Interrupted(f"stopped at step {step} of {config.steps} of the base policy")
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(step, config)
         optimizer.zero_grad(set_to_none=True)
         losses.append(
-            _accumulate_gradient(policy, batch, allowed, suite.codec.pad_id, config.micro_batch)
+            _accumulate_gradient(
+                policy, batch, allowed, suite.codec.pad_id, config.micro_batch, team
+            )
         )
         if not math.isfinite(losses[-1]):
             raise FloatingPointError(
@@ -176,22 +185,24 @@ def _accumulate_gradient(
     allowed: torch.Tensor,
     pad_id: int,
     micro_batch: int,
+    team: Team,
 ) -> float:
-    """Add the gradient of the batch's mean loss a train token; that loss.
+    """Add the gradient of the team's mean loss a train token; that loss.
 
     Episodes differ tenfold in length, so they go through in slices of similar length: the gradient
     is the same and less padding is computed.
     """
     by_length = sorted(batch, key=lambda demo: len(demo.tokens))
-    denominator = max(sum(sum(demo.train_mask) for demo in batch), 1)
-    total = 0.0
+    count, total = sum(sum(demo.train_mask) for demo in batch), 0.0
+    denominator = max(sum(team.gather(count)), 1)
     for start in range(0, len(by_length), micro_batch):
         tokens, lengths, mask, state = collate(by_length[start : start + micro_batch], pad_id)
         log_probs = policy.score(tokens, lengths, mask, state, allowed).log_probs
         loss = -log_probs.sum() / denominator
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         total += float(loss.detach())
-    return total
+    team.add_gradients(list(policy.parameters()))
+    return float(sum(team.gather(total)))
 
 
 @contextlib.contextmanager
@@ -230,6 +241,20 @@ def build_lock(
         yield
 
 
+def _cached(
+    folder: Path, fingerprint: str, report: Callable[[dict[str, Any]], None]
+) -> dict[str, torch.Tensor] | None:
+    """The weights on disk; None, with a warning if there is something unusable."""
+    if not (folder / "base.json").exists():
+        return None
+    try:
+        return _load(folder, fingerprint)
+    except CheckpointError as error:
+        message = f"cached base policy unusable: {error}. Building it again."
+        report({"event": "warning", "message": message})
+        return None
+
+
 def _load(folder: Path, fingerprint: str) -> dict[str, torch.Tensor]:
     tensors, record = read_state(folder / "policy.safetensors", folder / "base.json")
     if record.get("fingerprint") != fingerprint:
@@ -242,6 +267,7 @@ def ensure_base(
     config: MethodConfig,
     context: RunContext,
     make_policy: Callable[[torch.Generator], SmallPolicy],
+    team: Team = SOLO,
 ) -> dict[str, torch.Tensor]:
     """The base policy's weights: from ``base_dir/<fingerprint>``, or built there first.
 
@@ -253,6 +279,7 @@ def ensure_base(
         config: The method.
         context: Folder of the bases, base seeds, progress, stop signal.
         make_policy: Makes the untrained policy from an initialisation generator.
+        team: The processes that build it; rank 0 alone holds the lock and writes.
 
     Returns:
         The state dict.
@@ -264,21 +291,21 @@ def ensure_base(
     fingerprint = canonical_digest(recipe)
     folder = context.base_dir / fingerprint
     lock = context.base_dir / f"{fingerprint}.lock"
-    with build_lock(lock, context.report, context.should_stop):
-        if (folder / "base.json").exists():
-            try:
-                return _load(folder, fingerprint)
-            except CheckpointError as error:
-                message = f"cached base policy unusable: {error}. Building it again."
-                context.report({"event": "warning", "message": message})
+    leading = team.rank == 0
+    holding = build_lock(lock, context.report, context.should_stop)
+    with holding if leading else contextlib.nullcontext():
+        weights = _cached(folder, fingerprint, context.report) if leading else None
+        if team.agree(weights is not None):
+            return weights if weights is not None else _load(folder, fingerprint)
         seeds = context.base_seeds(config.base_seed)
         policy = make_policy(seeds.torch("initial-weights"))
         losses = train_supervised(
-            policy, suite, config.supervised, seeds, context.report, context.should_stop
+            policy, suite, config.supervised, seeds, context.report, context.should_stop, team
         )
-        record = {"fingerprint": fingerprint, "recipe": recipe, "losses": losses}
-        write_state(
-            folder / "policy.safetensors", folder / "base.json", policy.state_dict(), record
-        )
-        # What a later cell reads is what this one goes on with.
+        if leading:
+            record = {"fingerprint": fingerprint, "recipe": recipe, "losses": losses}
+            write_state(
+                folder / "policy.safetensors", folder / "base.json", policy.state_dict(), record
+            )
+        team.agree(True)  # written: all go on with what a later cell reads
         return _load(folder, fingerprint)

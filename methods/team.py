@@ -120,6 +120,9 @@ class Team:
             parameter.grad = part.view_as(parameter)
 
 
+SOLO = Team()
+
+
 def run_team(size: int, body: Callable[[Team], T]) -> T:
     """Run ``body`` in ``size`` processes, this one being rank 0; rank 0's result.
 

@@ -3,6 +3,10 @@
 ``generate_sequences`` -> ``compute_log_prob`` -> ``compute_ref_log_prob`` -> ``reward`` ->
 ``compute_advantage`` -> ``update_actor`` (HybridFlow, arXiv 2409.19256, section 4). The batch
 is a ``TensorDict``; ``methods.grpo.batch`` lists its keys and shapes.
+
+Data parallel: each process of a team holds some members of every group and runs the stages on them.
+Rewards are exchanged for the advantages, token counts for the denominator, gradients before each
+optimiser step; nothing else.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from methods.grpo.batch import (
 )
 from methods.grpo.loss import grpo_loss
 from methods.rollout import generate
+from methods.team import SOLO, Team
 
 if TYPE_CHECKING:
     import gymnasium
@@ -43,24 +48,24 @@ def generate_sequences(
     policy: SmallPolicy,
     suite: AgentSuite,
     tasks: Sequence[int],
-    group_size: int,
+    members: int,
     generators: Sequence[np.random.Generator],
     envs: Sequence[gymnasium.Env[Any, Any]] | None = None,
 ) -> tuple[TensorDict, list[Episode]]:
-    """Stage 1: ``group_size`` fresh trajectories on each task, sampled by the current policy.
+    """Stage 1: fresh trajectories on each task, sampled by the current policy.
 
     Args:
         policy: The policy to sample from.
         suite: Where the train tasks come from.
         tasks: Train task of each group.
-        group_size: G.
+        members: Trajectories of each group that this process samples (G when it is alone).
         generators: One a trajectory, group by group.
         envs: Environments to reuse, one a trajectory.
 
     Returns:
         The batch with its first six keys, and the episodes in the same order.
     """
-    groups = [group for group in range(len(tasks)) for _ in range(group_size)]
+    groups = [group for group in range(len(tasks)) for _ in range(members)]
     episodes = generate(
         policy, suite, "train", [tasks[group] for group in groups], generators, envs=envs
     )
@@ -93,15 +98,23 @@ def reward(batch: TensorDict, episodes: Sequence[Episode]) -> None:
     batch["rewards"] = torch.tensor([e.reward for e in episodes], dtype=torch.float64)
 
 
-def compute_advantage(batch: TensorDict) -> dict[str, float]:
+def compute_advantage(batch: TensorDict, team: Team = SOLO) -> dict[str, float]:
     """Stage 5: ``advantages`` [B] and the counters ``zero_variance_groups``, ``invalid_rewards``.
 
     Groups without variance stay in the batch. Their policy gradient is zero, but they count in the
     denominator and pull the policy to the reference through the KL term; dropping them would be a
     different loss.
+
+    Args:
+        batch: This process's trajectories.
+        team: Its groups' other members; the counters are of all.
     """
-    result = group_advantages(batch["rewards"], batch["groups"])
-    batch["advantages"] = result.values
+    shares = team.gather([batch["rewards"].tolist(), batch["groups"].tolist()])
+    rewards = torch.tensor([r for share in shares for r in share[0]], dtype=torch.float64)
+    groups = torch.tensor([g for share in shares for g in share[1]], dtype=torch.int64)
+    result = group_advantages(rewards, groups)
+    start = sum(len(share[0]) for share in shares[: team.rank])
+    batch["advantages"] = result.values[start : start + len(batch["rewards"])]
     return {
         "zero_variance_groups": float(result.zero_variance_groups),
         "invalid_rewards": float(result.invalid_rewards),
@@ -110,7 +123,7 @@ def compute_advantage(batch: TensorDict) -> dict[str, float]:
 
 @dataclass
 class LossSums:
-    """Sums over the micro-batches of an update, and the gradient norm of each step."""
+    """Sums over this process's micro-batches of an update; the gradient norm of each step."""
 
     loss: float = 0.0
     clipped: int = 0
@@ -127,6 +140,7 @@ def update_actor(
     allowed: torch.Tensor,
     config: GRPOConfig,
     generators: Callable[[int], np.random.Generator],
+    team: Team = SOLO,
 ) -> dict[str, float]:
     """Stage 6: ``epochs`` passes of ``minibatches`` optimiser steps over the batch.
 
@@ -145,6 +159,7 @@ def update_actor(
         allowed: bool [G, V], the grammar.
         config: Clip, beta, batch sizes.
         generators: Gives the generator that orders the groups of an epoch.
+        team: The processes that hold the rest of the update's trajectories.
 
     Returns:
         loss (mean over steps), clip_fraction, kl, gradient_norm (mean before clipping),
@@ -153,21 +168,23 @@ def update_actor(
     Raises:
         FloatingPointError: If a gradient is not finite; the policy keeps its last good weights.
     """
-    total = max(int(batch["action_mask"].sum()), 1)
+    total = max(sum(team.gather(int(batch["action_mask"].sum()))), 1)
     done = LossSums()
     for epoch in range(config.epochs):
         for rows in split_minibatches(batch["groups"], config.minibatches, generators(epoch)):
-            _optimizer_step(
-                policy, optimizer, batch, rows, total / config.minibatches, allowed, config, done
-            )
-    steps = max(len(done.gradient_norms), 1)
-    tokens = max(done.tokens, 1)
+            optimizer.zero_grad(set_to_none=True)
+            denominator = total / config.minibatches
+            accumulate_gradient(policy, batch, rows, denominator, allowed, config, done)
+            done.gradient_norms.append(_optimizer_step(policy, optimizer, config, team))
+    shares = team.gather([done.loss, done.clipped, done.kl_sum, done.tokens, done.max_log_ratio])
+    loss, clipped, kl_sum, tokens, ratios = zip(*shares, strict=True)
+    steps, counted = max(len(done.gradient_norms), 1), max(sum(tokens), 1)
     return {
-        "loss": done.loss / steps,
-        "clip_fraction": done.clipped / tokens,
-        "kl": done.kl_sum / tokens,
+        "loss": sum(loss) / steps,
+        "clip_fraction": sum(clipped) / counted,
+        "kl": sum(kl_sum) / counted,
         "gradient_norm": sum(done.gradient_norms) / steps,
-        "max_log_ratio": done.max_log_ratio,
+        "max_log_ratio": max(ratios),
     }
 
 
@@ -203,17 +220,10 @@ def accumulate_gradient(
 
 
 def _optimizer_step(
-    policy: SmallPolicy,
-    optimizer: torch.optim.Optimizer,
-    batch: TensorDict,
-    rows: torch.Tensor,
-    denominator: float,
-    allowed: torch.Tensor,
-    config: GRPOConfig,
-    done: LossSums,
-) -> None:
-    optimizer.zero_grad(set_to_none=True)
-    accumulate_gradient(policy, batch, rows, denominator, allowed, config, done)
+    policy: SmallPolicy, optimizer: torch.optim.Optimizer, config: GRPOConfig, team: Team
+) -> float:
+    """Add up the team's gradients and step; the gradient norm before clipping."""
+    team.add_gradients(list(policy.parameters()))
     norm = float(torch.nn.utils.clip_grad_norm_(policy.parameters(), config.max_grad_norm))
     if not math.isfinite(norm):
         raise FloatingPointError(
@@ -221,7 +231,7 @@ def _optimizer_step(
             f"the learning rate (now {config.learning_rate}) or check the rewards"
         )
     optimizer.step()
-    done.gradient_norms.append(norm)
+    return norm
 
 
 @dataclass(frozen=True)
@@ -242,6 +252,7 @@ def run_update(
     seeds: SeedSource,
     update: int,
     envs: Sequence[gymnasium.Env[Any, Any]] | None = None,
+    team: Team = SOLO,
 ) -> dict[str, float]:
     """One pass through the six stages; its randomness depends on (seed, update) alone.
 
@@ -253,7 +264,8 @@ def run_update(
         config: Sizes and weights.
         seeds: Generators of the cell.
         update: Number of this update, from 0.
-        envs: Environments to reuse, one a trajectory.
+        envs: Environments to reuse, one a trajectory of this process.
+        team: The processes that share the update; all return the same numbers.
 
     Returns:
         The update's numbers; keys that start with ``seconds_`` are wall time and differ from run
@@ -268,20 +280,21 @@ def run_update(
     tasks = seeds.numpy("train-tasks", update).choice(
         available, size=config.groups, replace=available < config.groups
     )
+    members = team.share_of(range(config.group_size))
     generators = [
         seeds.numpy("rollout", update, group, member)
         for group in range(config.groups)
-        for member in range(config.group_size)
+        for member in members
     ]
     batch, episodes = generate_sequences(
-        policy, suite, [int(task) for task in tasks], config.group_size, generators, envs
+        policy, suite, [int(task) for task in tasks], len(members), generators, envs
     )
     rolled_out = time.perf_counter()
-    gap = compute_log_prob(policy, batch, allowed)
+    gap = max(team.gather(compute_log_prob(policy, batch, allowed)))
     compute_ref_log_prob(reference, batch, allowed)
     reward(batch, episodes)
-    counts = compute_advantage(batch)
-    report = _describe(batch, episodes, update) | counts
+    counts = compute_advantage(batch, team)
+    report = _describe(batch, episodes, update, team) | counts
     report |= update_actor(
         policy,
         optimizer,
@@ -289,6 +302,7 @@ def run_update(
         allowed,
         config,
         lambda epoch: seeds.numpy("minibatches", update, epoch),
+        team,
     )
     report["max_log_ratio_gap"] = gap
     report["seconds_rollout"] = rolled_out - started
@@ -296,23 +310,31 @@ def run_update(
     return report
 
 
-def _describe(batch: TensorDict, episodes: Sequence[Episode], update: int) -> dict[str, float]:
+def _describe(
+    batch: TensorDict, episodes: Sequence[Episode], update: int, team: Team
+) -> dict[str, float]:
     """Means over the update's trajectories; those with a non-finite reward are left out."""
-    rewards = batch["rewards"][torch.isfinite(batch["rewards"])]
-    if rewards.numel() == 0:
-        raise FloatingPointError(
-            f"none of the {len(episodes)} rewards of update {update} is finite (the first is "
-            f"{episodes[0].reward}); check the environment's reward"
-        )
     success = [e.metrics["joint_success"] for e in episodes if "joint_success" in e.metrics]
-    sampled = int(batch["action_mask"].sum())
+    entropy = float(batch["entropy"].double().sum())
+    lengths, sampled = int(batch["lengths"].sum()), int(batch["action_mask"].sum())
+    shares = team.gather([batch["rewards"].tolist(), success, entropy, lengths, sampled])
+    returns = [r for share in shares for r in share[0]]
+    rewards = [r for r in returns if math.isfinite(r)]
+    successes = [s for share in shares for s in share[1]]
+    if not rewards:
+        raise FloatingPointError(
+            f"none of the {len(returns)} rewards of update {update} is finite (the first is "
+            f"{returns[0]}); check the environment's reward"
+        )
+    mean_reward = sum(rewards) / len(rewards)
+    tokens = sum(share[4] for share in shares)
     return {
         "update": float(update + 1),
-        "reward": float(rewards.mean()),
-        "success": sum(success) / len(success) if success else float(rewards.mean()),
-        "entropy": float(batch["entropy"].double().sum()) / max(sampled, 1),
-        "tokens": float(batch["lengths"].sum()),
-        "sampled_tokens": float(sampled),
+        "reward": mean_reward,
+        "success": sum(successes) / len(successes) if successes else mean_reward,
+        "entropy": sum(share[2] for share in shares) / max(tokens, 1),
+        "tokens": float(sum(share[3] for share in shares)),
+        "sampled_tokens": float(tokens),
     }
 
 
@@ -323,6 +345,7 @@ def train(
     config: GRPOConfig,
     context: RunContext,
     spec_hash: str,
+    team: Team = SOLO,
 ) -> TrainResult:
     """Make ``context.updates`` updates, continuing from the newest checkpoint if there is one.
 
@@ -333,6 +356,7 @@ def train(
         config: Sizes and weights.
         context: Seeds, folder, progress, stop signal.
         spec_hash: What a checkpoint must have been written for.
+        team: The processes that share each update; rank 0 alone writes checkpoints.
 
     Raises:
         Interrupted: If asked to stop, after the state was saved.
@@ -355,17 +379,20 @@ def train(
         context.report({"event": "resumed", "phase": "rl", "done": saved.update})
 
     def save() -> None:
+        if team.rank:
+            return
         moments = adamw_tensors(optimizer, names)
         store.save(Checkpoint(len(history), policy.state_dict(), moments, history))
 
-    envs = [suite.make_env("train") for _ in range(config.groups * config.group_size)]
+    members = team.share_of(range(config.group_size))
+    envs = [suite.make_env("train") for _ in range(config.groups * len(members))]
     while len(history) < context.updates:
-        if context.should_stop():
+        if team.agree(context.should_stop()):
             save()
             raise Interrupted(f"stopped after {len(history)} of {context.updates} updates")
         history.append(
             run_update(
-                policy, reference, optimizer, suite, config, context.seeds, len(history), envs
+                policy, reference, optimizer, suite, config, context.seeds, len(history), envs, team
             )
         )
         context.report(_progress(history, context.updates))
