@@ -81,6 +81,19 @@ def _numbers(event: Mapping[str, Any]) -> str:
     return "  ".join(shown[:_SHOWN_NUMBERS])
 
 
+def _sentence(event: Mapping[str, Any]) -> str:
+    """The line that an event other than progress is worth, empty for none."""
+    kind, phase = event.get("event"), event.get("phase")
+    message, done = event.get("message"), event.get("done")
+    if kind == "warning" and isinstance(message, str):
+        return f"Warning: {message}"
+    if kind == "waiting" and isinstance(message, str):
+        return f"{phase}: {message}" if isinstance(phase, str) else message
+    if kind == "resumed" and isinstance(phase, str) and isinstance(done, (int, float)):
+        return f"{phase}: continuing after {done:g}, from the last checkpoint"
+    return ""
+
+
 class ProgressDisplay:
     """Shows a worker's events; a context manager whose ``on_event`` never raises.
 
@@ -95,6 +108,7 @@ class ProgressDisplay:
         self._tasks: dict[str, TaskID] = {}
         self._rates: dict[str, _Rate] = {}
         self._printed = 0.0
+        self._said: set[str] = set()
         self._broken = False
 
     def __enter__(self) -> ProgressDisplay:
@@ -114,8 +128,13 @@ class ProgressDisplay:
 
     def on_event(self, event: Mapping[str, Any]) -> None:
         """Show one event; malformed ones and a closed output are ignored."""
+        if self._broken:
+            return
+        if event.get("event") != "progress":
+            self._say_once(_sentence(event))
+            return
         phase, done, total = event.get("phase"), event.get("done"), event.get("total")
-        if event.get("event") != "progress" or not isinstance(phase, str) or self._broken:
+        if not isinstance(phase, str):
             return
         if not isinstance(done, (int, float)) or not isinstance(total, (int, float)):
             return
@@ -135,6 +154,12 @@ class ProgressDisplay:
             self._console.print(text, markup=False, soft_wrap=True)
         except OSError:
             self._broken = True
+
+    def _say_once(self, text: str) -> None:
+        """Print what an event says; a loop that repeats itself is heard once."""
+        if text and text not in self._said:
+            self._said.add(text)
+            self.note(text)
 
     def _show_bar(self, phase: str, done: float, total: float, text: str) -> None:
         assert self._bars is not None
