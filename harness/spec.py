@@ -169,8 +169,8 @@ def build_spec(
     """The spec of a cell; the benchmark's defaults fill in a budget that is not given.
 
     Raises:
-        UserError: If a number is out of range, the method's config is not JSON-ready, or the
-            benchmark cannot say its data fingerprint.
+        UserError: If a number is out of range, the benchmark has fewer tasks than ``episodes``, the
+            method's config is not JSON-ready, or the benchmark cannot say its data fingerprint.
     """
     try:
         config = json_ready(method.config, f"config of {method.name}")
@@ -188,6 +188,12 @@ def build_spec(
             f"The benchmark {benchmark.name!r} cannot say its data fingerprint: "
             f"{type(error).__name__}: {error}"
         ) from error
+    most = getattr(benchmark, "max_episodes", None)  # a plugin may predate it
+    if episodes is not None and most is not None and episodes > most:
+        raise UserError(
+            f"episodes is {episodes}; the benchmark {benchmark.name!r} has {most} held-out tasks, "
+            f"so allowed are 1 to {most} (--episodes)."
+        )
     return CellSpec(
         method=MethodRef(method.name, method.version, config),
         benchmark=BenchmarkRef(benchmark.name, benchmark.version, fingerprint),

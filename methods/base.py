@@ -308,6 +308,14 @@ class Benchmark(Protocol):
     default_episodes: int
     default_updates: int
 
+    @property
+    def max_episodes(self) -> int | None:
+        """Largest allowed ``RunContext.episodes``: usually the held-out tasks; None for no limit.
+
+        More are refused before a cell is planned. A plain class attribute will do.
+        """
+        ...
+
     def data_fingerprint(self) -> str:
         """SHA-256 (hex) over everything that decides the tasks."""
         ...

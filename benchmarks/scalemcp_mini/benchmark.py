@@ -50,6 +50,11 @@ class ScaleMCPBenchmark:
             self._made = ScaleMCPSuite(self._config)
         return self._made
 
+    @property
+    def max_episodes(self) -> int:
+        """The held-out tasks: an evaluation visits each at most once."""
+        return self.suite.num_tasks("heldout")
+
     def data_fingerprint(self) -> str:
         """SHA-256 (hex) over catalogs of all seeds, knobs, vocabulary and environment version."""
         return self.suite.fingerprint

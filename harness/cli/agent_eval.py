@@ -41,6 +41,19 @@ class _Options:
     overwrite: bool
 
 
+class _WholeNumber(click.IntRange):
+    """An integer from ``minimum`` on; the help shows no upper limit that nobody would reach."""
+
+    def __init__(self, minimum: int) -> None:
+        super().__init__(min=minimum)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if number > MAX_SEED:
+            self.fail(f"{number} is too large; the largest allowed is {MAX_SEED}.", param, ctx)
+        return number
+
+
 def _path_option(*names: str, **options: Any) -> Callable[[Any], Any]:
     return click.option(*names, type=click.Path(path_type=Path), show_default=True, **options)
 
@@ -50,19 +63,22 @@ def _path_option(*names: str, **options: Any) -> Callable[[Any], Any]:
 @click.option("--benchmark", required=True, metavar="NAME", help="What to train it on.")
 @click.option(
     "--episodes",
-    type=click.IntRange(1, MAX_SEED),
+    type=_WholeNumber(1),
+    metavar="N",
     help="Held-out episodes to evaluate.  [default: the benchmark's]",
 )
 @click.option(
     "--updates",
-    type=click.IntRange(0, MAX_SEED),
+    type=_WholeNumber(0),
+    metavar="N",
     help="Policy updates; 0 evaluates the base policy only.  [default: the benchmark's]",
 )
 @click.option(
     "--seed",
-    type=click.IntRange(0, MAX_SEED),
+    type=_WholeNumber(0),
+    metavar="N",
     default=42,
-    show_default="42",
+    show_default=True,
     help="Drives training and evaluation.",
 )
 @_path_option(

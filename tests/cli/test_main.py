@@ -54,6 +54,12 @@ def test_help_names_every_command(cli) -> None:
         assert name in text
 
 
+def test_help_shows_minima_and_no_astronomic_maxima(cli) -> None:
+    text = cli("agent-eval", "--help").stdout
+    assert text.count("x>=") == 3
+    assert "9223372036854775807" not in text
+
+
 def test_list_shows_the_built_in_parts_with_versions(cli) -> None:
     listed = json.loads(cli("list", "--json").stdout)
     methods = {row["name"]: row for row in listed["methods"]}
@@ -102,6 +108,7 @@ EVAL = ["agent-eval", "--method", "fake", "--benchmark", "thin-air"]
             ["no benchmark named 'scalemcp'", "Did you mean 'scalemcp-mini'"],
         ),
         ([*EVAL, "--episodes", "0"], 2, ["--episodes", "0"]),
+        ([*EVAL, "--episodes", "9" * 30], 2, ["--episodes", "9" * 30, "9223372036854775807"]),
         ([*EVAL, "--episodes", "-3"], 2, ["--episodes", "-3"]),
         ([*EVAL, "--episodes", "ten"], 2, ["--episodes", "ten"]),
         ([*EVAL, "--updates", "-1"], 2, ["--updates", "-1"]),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.scalemcp_mini.benchmark import BENCHMARK
 from harness import results
 
 TINY = Path(__file__).with_name("tiny_method.py")
@@ -55,9 +56,9 @@ def test_kill_9_and_other_threads_change_no_byte_of_a_real_run(
     assert [len(curve) for curve in curves] == [3, 3]
 
 
-def test_more_episodes_than_tasks_is_said_before_the_base_is_trained(cli, command) -> None:
+def test_more_episodes_than_tasks_is_refused_before_anything_is_written(cli, command) -> None:
     too_many = [word if word != "4" else "1000000" for word in command]
-    done = cli(*too_many, expect=1)
-    assert "1000000" in done.stderr
-    assert "held-out tasks" in done.stderr
-    assert not (cli.cwd / "runs" / "base").exists()
+    done = cli(*too_many, expect=2)
+    assert "episodes is 1000000" in done.stderr
+    assert f"allowed are 1 to {BENCHMARK.max_episodes}" in done.stderr
+    assert not list(cli.cwd.iterdir())

@@ -131,3 +131,14 @@ def test_parts_that_cannot_be_pinned_down_are_named() -> None:
 
     with pytest.raises(UserError, match=r"'b' cannot say.*FileNotFoundError: tasks\.json"):
         build_spec(_Meth({}), Broken(), seed=0)
+
+
+def test_more_episodes_than_the_benchmark_has_are_refused_with_the_range() -> None:
+    class Small(_Bench):
+        max_episodes = 12
+
+    assert build_spec(_Meth({}), Small(), seed=0, episodes=12).budget.episodes == 12
+    with pytest.raises(UserError, match=r"episodes is 13; .*'b' has 12 held-out.*1 to 12"):
+        build_spec(_Meth({}), Small(), seed=0, episodes=13)
+    Small.max_episodes = None
+    assert build_spec(_Meth({}), Small(), seed=0, episodes=13).budget.episodes == 13
