@@ -66,6 +66,7 @@ class AgentMethod:
         return run_team(
             self.config.processes,
             lambda team: self._run_member(suite, member_context(context, team), team),
+            context.report,
         )
 
     def _run_member(self, suite: AgentSuite, context: RunContext, team: Team) -> AgentOutcome:

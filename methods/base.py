@@ -249,8 +249,11 @@ class RunContext:
         base_dir: Shared cache of base policies.
         seeds: Generators derived from ``seed``.
         base_seeds: Makes the SeedSource of a base seed.
-        report: Receives progress events: ``{"event": "progress", "phase": str, "done": int,
-            "total": int}`` plus optional numbers to show.
+        report: Receives events: ``{"event": "progress", "phase": str, "done": int, "total": int}``
+            plus optional numbers to show; ``{"event": "warning", "message": str}``; ``{"event":
+            "waiting", "phase": str, "message": str}``; ``{"event": "resumed", "phase": str, "done":
+            int}``; ``{"event": "memory", "bytes": [int, ...]}``, the peak resident set of each
+            process that worked beside this one, which the run record adds to this one's own.
         should_stop: True once the user asked to stop; loops then save and raise ``Interrupted``.
     """
 

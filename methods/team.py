@@ -6,13 +6,14 @@ same shares are computed by the same operations and added in the same order, so 
 same to the byte. (More threads inside an operation would change how it rounds.)
 
 Members are forked from the process that calls :func:`run_team`, talk through socket pairs, and pass
-JSON and raw tensor bytes: nothing is pickled and no network interface is needed. A member that loses
-its peer ends at once.
+JSON and raw tensor bytes: nothing is pickled and no network interface is needed. A member ends with
+the process that forked it (Linux: at once; elsewhere when it next talks to it).
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -20,8 +21,10 @@ import socket
 import struct
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from methods.base import Interrupted
 
 if TYPE_CHECKING:
     import torch
@@ -31,6 +34,8 @@ Item = TypeVar("Item")
 
 _HEADER = struct.Struct("<Q")
 _CHUNK = 1 << 20
+_LAST_WORDS = 2000  # bytes; a pipe takes them without a reader
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 class TeamError(RuntimeError):
@@ -123,7 +128,11 @@ class Team:
 SOLO = Team()
 
 
-def run_team(size: int, body: Callable[[Team], T]) -> T:
+def run_team(
+    size: int,
+    body: Callable[[Team], T],
+    report: Callable[[Mapping[str, Any]], None] = lambda event: None,
+) -> T:
     """Run ``body`` in ``size`` processes, this one being rank 0; rank 0's result.
 
     Call it before any thread of a parallel backend was started: members are forked.
@@ -131,10 +140,13 @@ def run_team(size: int, body: Callable[[Team], T]) -> T:
     Args:
         size: Members, at least 1; 1 runs ``body`` here alone.
         body: The computation; all members run it with equal inputs.
+        report: Receives ``{"event": "memory", "bytes": [...]}`` once the members have ended, however
+            they did: the peak resident set of each other than rank 0. Not called where the system
+            does not say.
 
     Raises:
         ValueError: If ``size`` < 1.
-        TeamError: If another member failed.
+        TeamError: If another member failed; the message says which, and its error.
         BaseException: What ``body`` raises here.
     """
     if size < 1:
@@ -142,27 +154,75 @@ def run_team(size: int, body: Callable[[Team], T]) -> T:
     if size == 1:
         return body(Team())
     pairs = [socket.socketpair() for _ in range(1, size)]
-    children: list[int] = []
+    members: list[_Member] = []
     sys.stdout.flush()
     sys.stderr.flush()
+    leader = os.getpid()
     for rank in range(1, size):
+        listening, speaking = os.pipe()
         child = os.fork()
         if child == 0:
-            _run_member(rank, size, pairs, body)
-        children.append(child)
+            _end_with(leader)
+            _run_member(rank, size, pairs, body, speaking)
+        os.close(speaking)
+        members.append(_Member(rank, child, listening))
     for _, theirs in pairs:
         theirs.close()
     links = [ours for ours, _ in pairs]
+    lost: ConnectionError | None = None
     try:
         return body(Team(0, size, links))
     except ConnectionError as error:
-        _close(links)
-        raise TeamError(_obituary(children)) from error
+        lost = error
+        raise
     finally:
         _close(links)
-        for child in children:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(child, 0)
+        ends = [member.wait() for member in members]
+        if sys.platform == "linux":
+            report({"event": "memory", "bytes": [member.peak_bytes for member in members]})
+        if lost is not None:
+            raise TeamError(_obituary(ends)) from lost
+
+
+class _Member:
+    """A forked member as rank 0 sees it.
+
+    Args:
+        rank: From 1.
+        child: Its process.
+        listening: Pipe that brings its last words.
+    """
+
+    def __init__(self, rank: int, child: int, listening: int) -> None:
+        self.rank, self._child, self._listening = rank, child, listening
+        self.peak_bytes = 0
+
+    def wait(self) -> str:
+        """Wait for its end; how it failed, or an empty string."""
+        _, status, usage = os.wait4(self._child, 0)
+        # A process that was forked and never executed a program: ru_maxrss is its own VmHWM, which
+        # starts at what it shared with its parent then, and not at what the parent's peak had been.
+        self.peak_bytes = usage.ru_maxrss * 1024
+        os.set_blocking(self._listening, False)  # a child of the member might hold the other end
+        try:
+            words = os.read(self._listening, _LAST_WORDS).decode("utf-8", "replace")
+        except BlockingIOError:
+            words = ""
+        os.close(self._listening)
+        code = os.waitstatus_to_exitcode(status)
+        if code < 0:
+            return f"process {self.rank} was killed by signal {-code} ({signal.strsignal(-code)})"
+        if code:
+            return f"process {self.rank} failed with {words or f'exit code {code}'}"
+        return ""
+
+
+def _end_with(leader: int) -> None:
+    """Have the kernel kill this process when its parent dies, also in the middle of a long step."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != leader:  # it died before the line above
+            os._exit(1)
 
 
 def _run_member(
@@ -170,6 +230,7 @@ def _run_member(
     size: int,
     pairs: Sequence[tuple[socket.socket, socket.socket]],
     body: Callable[[Team], Any],
+    speaking: int,
 ) -> None:
     """What a forked member does; never returns to the caller's stack."""
     status = 1
@@ -184,30 +245,21 @@ def _run_member(
                 theirs.close()
         body(Team(rank, size, [mine]))
         status = 0
-    except ConnectionError:
-        pass  # rank 0 is gone or has failed, and says so itself
-    except BaseException:  # noqa: BLE001 - the process ends here; the log keeps the reason
+    except (ConnectionError, Interrupted):
+        status = 0  # rank 0 has failed, or was asked to stop, and says so itself
+    except BaseException as error:  # noqa: BLE001 - the process ends here; the log keeps the reason
         traceback.print_exc()
+        words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        os.write(speaking, words.encode("utf-8", "backslashreplace")[:_LAST_WORDS])
     finally:
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.flush()
         os._exit(status)
 
 
-def _obituary(children: Sequence[int]) -> str:
-    """How the other members ended."""
-    ends = []
-    for rank, child in enumerate(children, start=1):
-        try:
-            _, status = os.waitpid(child, 0)
-        except ChildProcessError:
-            continue
-        code = os.waitstatus_to_exitcode(status)
-        if code < 0:
-            ends.append(f"process {rank} was killed by signal {-code} ({signal.strsignal(-code)})")
-        elif code:
-            ends.append(f"process {rank} failed; its error stands in the log above")
-    what = "; ".join(ends) or "the link to it broke"
+def _obituary(ends: Sequence[str]) -> str:
+    """What became of the team, in one message."""
+    what = "; ".join(filter(None, ends)) or "the link to it broke"
     return f"a process of this cell was lost: {what}. Run the same command again to continue"
 
 
