@@ -179,8 +179,7 @@ def _attempt(
         status=outcome["status"],
         finished_at=provenance.now(),
         durations=outcome.get("durations"),
-        peak_memory_bytes=outcome.get("peak_memory_bytes"),
-        peak_memory_scope=outcome.get("peak_memory_scope"),
+        peak_memory=outcome.get("peak_memory"),
         **known,
         **facts,
     )
@@ -215,6 +214,10 @@ def _read_outcome(cell_dir: Path, ended: WorkerExit) -> dict[str, Any]:
     if ended.stopped_by_user:
         return {**(outcome or {}), "status": "interrupted", "error": None}
     if isinstance(outcome, dict):
+        error = outcome["error"]
+        if error is not None and error["type"] == "TeamError" and ended.out_of_memory:
+            text = error["message"] + ". The kernel reports that it ran out of memory"
+            outcome["error"] = {**error, "type": "oom", "message": text}
         return outcome
     kind, message = _unexplained_end(ended)
     return {"status": "failed", "error": {"type": kind, "message": message, "traceback": None}}

@@ -282,8 +282,7 @@ def build_run_record(
     threads: int | None = None,
     environment: Mapping[str, str | None] | None = None,
     numerics_fingerprint: str | None = None,
-    peak_memory_bytes: int | None = None,
-    peak_memory_scope: str | None = None,
+    peak_memory: Mapping[str, Any] | None = None,
     mlflow_run_id: str | None = None,
     extra: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
@@ -306,8 +305,8 @@ def build_run_record(
         threads: Torch threads of the worker.
         environment: The pinned variables as the worker saw them.
         numerics_fingerprint: Hash of a fixed set of float computations.
-        peak_memory_bytes: Positive, or None where unmeasured; never 0.
-        peak_memory_scope: What was measured and how.
+        peak_memory: ``bytes`` (positive, or None where unmeasured; never 0), ``scope`` (what was
+            measured and how) and ``processes`` (how many it covers).
         mlflow_run_id: Where the mirror is, if it was made.
         extra: Anything else, JSON-ready.
 
@@ -331,7 +330,7 @@ def build_run_record(
         "threads": threads,
         "environment": dict(environment or {}),
         "numerics_fingerprint": numerics_fingerprint,
-        "peak_memory": {"bytes": peak_memory_bytes, "scope": peak_memory_scope},
+        "peak_memory": {"bytes": None, "scope": None, "processes": None, **(peak_memory or {})},
         "mlflow_run_id": mlflow_run_id,
         "extra": dict(extra or {}),
     }

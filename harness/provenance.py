@@ -8,10 +8,11 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 PACKAGES = (
     "auto-research-harness",
@@ -85,22 +86,38 @@ def device_name() -> str:
     return f"cpu ({torch.backends.cpu.get_cpu_capability()})"
 
 
-def peak_memory() -> tuple[int | None, str | None]:
-    """Peak resident memory of this process in bytes, and the scope of the figure.
+def peak_memory(others: Sequence[int] = ()) -> dict[str, Any]:
+    """Peak resident memory of this process and of those that worked beside it.
 
     ``VmHWM`` starts anew when a process executes its program; ``ru_maxrss`` would be inherited from
     the parent and so could report the parent's memory as the child's.
+
+    Args:
+        others: Peak of each other process, in bytes.
+
+    Returns:
+        ``{"bytes", "scope", "processes"}``, all None where this process's own cannot be read.
     """
+    own = _peak_of_this_process()
+    if own is None:
+        return {"bytes": None, "scope": None, "processes": None}
+    scope = "worker process, resident set (VmHWM)"
+    if others:
+        scope = (
+            "sum of VmHWM (peak resident set) of the cell's processes; pages that they share count "
+            "in each, and their peaks need not coincide: an upper bound"
+        )
+    return {"bytes": own + sum(others), "scope": scope, "processes": 1 + len(others)}
+
+
+def _peak_of_this_process() -> int | None:
     if sys.platform != "linux":
-        return None, None
+        return None
     try:
         lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
-        return None, None
-    for line in lines:
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024, "worker process, resident set (VmHWM)"
-    return None, None
+        return None
+    return next((int(x.split()[1]) * 1024 for x in lines if x.startswith("VmHWM:")), None)
 
 
 def now() -> str:

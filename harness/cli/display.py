@@ -255,7 +255,9 @@ def print_result(
         table.add_row("seconds", f"{seconds:.1f}", f"attempt {record['attempt']}")
     memory = record["peak_memory"]["bytes"]
     if memory is not None:
-        table.add_row("peak memory", f"{memory / 2**20:.0f} MiB", "resident, whole process")
+        count = record["peak_memory"].get("processes") or 1
+        beside = "resident" if count == 1 else f"resident, sum of {count} processes"
+        table.add_row("peak memory", f"{memory / 2**20:.0f} MiB", beside)
     console.print(title, style="bold", markup=False, soft_wrap=True)
     with console.capture() as captured:
         console.print(table)

@@ -336,7 +336,7 @@ def test_killed_writer_leaves_a_whole_file_and_no_litter(tmp_path: Path) -> None
 
 def test_run_record_is_null_where_unmeasured(tmp_path: Path) -> None:
     record = results.build_run_record(cell_id="ab" * 32, status="ok", durations={"rollout": 1.5})
-    assert record["peak_memory"] == {"bytes": None, "scope": None}
+    assert record["peak_memory"] == {"bytes": None, "scope": None, "processes": None}
     assert record["mlflow_run_id"] is None
     results.write_run_record(tmp_path / "run.json", record)
     assert results.read_run_record(tmp_path / "run.json") == record
@@ -344,7 +344,7 @@ def test_run_record_is_null_where_unmeasured(tmp_path: Path) -> None:
 
 def test_run_record_refuses_a_zero_that_means_unmeasured() -> None:
     with pytest.raises(results.ResultsError, match=r"peak_memory\.bytes breaks the run schema"):
-        results.build_run_record(cell_id="ab" * 32, status="ok", peak_memory_bytes=0)
+        results.build_run_record(cell_id="ab" * 32, status="ok", peak_memory={"bytes": 0})
 
 
 def test_metrics_file_is_no_run_record(tmp_path: Path) -> None:
