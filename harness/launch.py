@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,12 +134,16 @@ def run_worker(
     os.close(events_write)
     os.close(lifeline_read)
     try:
-        stopped = _follow(process, events_read, on_event, stop_level)
+        asked, killed = _follow(process, events_read, on_event, stop_level)
     finally:
-        _kill_group(process)  # also when this process fails half-way; a no-op after a normal end
+        # Also after a normal end, for what the worker started and left; and before it is waited
+        # for, while its number cannot be another's.
+        _kill_group(process)
         process.wait()
         os.close(events_read)
         os.close(lifeline_write)
+    # SIGTERM ends a worker that is still starting: it has nothing to save yet.
+    stopped = killed or (asked and process.returncode == -signal.SIGTERM)
     return WorkerExit(process.returncode, stopped, _memory_kills() > kills_before)
 
 
@@ -147,8 +152,8 @@ def _follow(
     events: int,
     on_event: Callable[[Mapping[str, Any]], None],
     stop_level: Callable[[], int],
-) -> bool:
-    """Pass events on until the worker ends; True if a signal ended it because the user asked."""
+) -> tuple[bool, bool]:
+    """Pass events on until the worker ends; whether it was asked to stop, and whether killed."""
     reader = EventReader()
     asked = killed = False
     with selectors.DefaultSelector() as selector:
@@ -156,10 +161,9 @@ def _follow(
         while True:
             # Asked before reading: what a worker wrote before its end is then always read. No end
             # of file is waited for, since what a worker leaves behind could hold the pipe open.
-            ended = process.poll() is not None
+            ended = _has_ended(process)
             if not selector.get_map():
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(_POLL_SECONDS)
+                time.sleep(0 if ended else _POLL_SECONDS / 4)
             elif selector.select(0 if ended else _POLL_SECONDS):
                 data = os.read(events, 65536)
                 if not data:
@@ -168,8 +172,7 @@ def _follow(
                     on_event(event)
                 ended = False
             if ended:
-                # SIGTERM ends a worker that is still starting: it has nothing to save yet.
-                return killed or (asked and process.returncode == -signal.SIGTERM)
+                return asked, killed
             level = stop_level()
             if level >= 2 and not killed:
                 killed = True
@@ -179,11 +182,16 @@ def _follow(
                 process.send_signal(signal.SIGTERM)
 
 
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether it has ended; it stays a zombie, so that its number still names its group."""
+    flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    return os.waitid(os.P_PID, process.pid, flags) is not None
+
+
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill the worker's session, whatever it started included; nothing if it has ended."""
-    if process.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+    """Kill the worker, if it runs, and whatever it started."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: only zombies are left
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _memory_kills() -> int:

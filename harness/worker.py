@@ -88,6 +88,7 @@ class Worker:
         self._started = time.monotonic()
         self._events = EventWriter(cell_dir / "events.jsonl", events_fd, request["attempt"])
         self._facts: dict[str, Any] = {}
+        self._team_peaks: list[int] = []
 
     def run(self) -> int:
         """Run, record, and give the exit code; only the death of the process escapes it."""
@@ -146,9 +147,17 @@ class Worker:
             base_dir=Path(self._request["base_dir"]),
             seeds=HashSeeds(spec.seed),
             base_seeds=HashSeeds,
-            report=self._events.write,
+            report=self._report,
             should_stop=self._stop.is_set,
         )
+
+    def _report(self, event: Mapping[str, Any]) -> None:
+        """Pass an event on; what other processes of the cell needed is kept for the run record."""
+        self._events.write(event)
+        peaks = event.get("bytes") if event.get("event") == "memory" else None
+        if isinstance(peaks, list) and all(type(peak) is int and peak > 0 for peak in peaks):
+            # Teams of one cell run one after the other: the largest decides.
+            self._team_peaks = max(self._team_peaks, peaks, key=sum)
 
     def _write_result(
         self, spec: CellSpec, result: BenchmarkResult, specs: Mapping[str, Any]
@@ -163,13 +172,11 @@ class Worker:
     def _write_outcome(self, status: str, error: dict[str, str] | None) -> None:
         durations = {**self._facts.pop("durations", {}), **self._events.phase_seconds()}
         durations["total"] = time.monotonic() - self._started
-        memory, scope = provenance.peak_memory()
         outcome = {
             "status": status,
             "error": error,
             "durations": {name: round(seconds, 3) for name, seconds in durations.items()},
-            "peak_memory_bytes": memory,
-            "peak_memory_scope": scope,
+            "peak_memory": provenance.peak_memory(self._team_peaks),
             "facts": self._facts,
         }
         text = strict_json.dumps(outcome)
@@ -181,7 +188,11 @@ def _pin_torch() -> None:
 
     torch.set_num_threads(1)
     torch.set_num_interop_threads(1)
-    torch.use_deterministic_algorithms(True)
+    if torch.cuda.is_available():
+        torch.use_deterministic_algorithms(True)
+    else:
+        # The same for eager code, without loading the compiler: a second of every start.
+        torch.set_deterministic_debug_mode("error")
 
 
 def _measure_machine() -> dict[str, Any]:
