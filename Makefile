@@ -36,7 +36,7 @@ imports: $(READY) ## import-linter: arrows between the rooms point one way
 	$(BIN)/lint-imports
 
 pytest: $(READY) ## The tests alone
-	$(TEST_ENV) $(BIN)/python -m pytest -n $(JOBS)
+	$(TEST_ENV) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 smoke: $(READY) ## The main command at a tiny budget (under 90 s)
 	$(BIN)/auto-research agent-eval --method sinkflex-rl --benchmark scalemcp-mini \

@@ -60,12 +60,12 @@ class SupervisedConfig:
         micro_batch: Episodes a forward pass (padding and memory only; cannot change the loss).
     """
 
-    steps: int = 320
+    steps: int = 400
     batch_size: int = 16
     learning_rate: float = 3e-3
     weight_decay: float = 0.01
     warmup: int = 20
-    noisy_from: float = 0.75
+    noisy_from: float = 0.8
     max_grad_norm: float = 1.0
     micro_batch: int = 4
 
@@ -87,8 +87,8 @@ class GRPOConfig:
         checkpoint_every: Updates between checkpoints.
     """
 
-    groups: int = 4
-    group_size: int = 8
+    groups: int = 6
+    group_size: int = 6
     learning_rate: float = 3e-4
     clip: float = 0.2
     beta: float = 0.02

@@ -86,7 +86,7 @@ class Skill:
 
 CLEAN_SKILL: Final = Skill()
 NOISY_SKILL: Final = Skill(
-    asks_consent=0.6, searches_again=0.65, gives_up=0.35, wrong_argument=0.06, skips=0.05
+    asks_consent=0.8, searches_again=0.8, gives_up=0.35, wrong_argument=0.02, skips=0.02
 )
 
 

@@ -1,6 +1,6 @@
 """The batch of one policy update, and how it is cut up.
 
-A ``TensorDict`` of batch size [B] passes through all stages of ``methods.trainer``:
+A ``TensorDict`` of batch size [B] passes through the stages of ``methods.grpo.stages``:
 
 =================== ============ ==================================================================
 key                 type, shape  meaning

@@ -10,8 +10,7 @@ import torch
 from tensordict import TensorDict
 
 from methods.agent import make_policy
-from methods.policy import SmallPolicy
-from methods.trainer import (
+from methods.grpo.stages import (
     LossSums,
     accumulate_gradient,
     compute_advantage,
@@ -20,6 +19,7 @@ from methods.trainer import (
     generate_sequences,
     reward,
 )
+from methods.policy import SmallPolicy
 from tests.methods.tiny import tiny_config, tiny_suite
 
 CONFIG = tiny_config()

@@ -19,17 +19,16 @@ from methods.agent import make_policy
 from methods.base import Episode, Interrupted
 from methods.checkpoint import CheckpointError
 from methods.config import GRPOConfig
-from methods.policy import SmallPolicy
-from methods.trainer import (
+from methods.grpo.stages import (
     compute_advantage,
     compute_log_prob,
     compute_ref_log_prob,
     generate_sequences,
     reward,
-    run_update,
-    train,
     update_actor,
 )
+from methods.policy import SmallPolicy
+from methods.trainer import run_update, train
 from tests.methods.tiny import Recorder, tiny_config, tiny_context, tiny_suite, trained_policy
 
 CONFIG = tiny_config()
