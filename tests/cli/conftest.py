@@ -23,7 +23,7 @@ class Cli:
         self.cwd = cwd
 
     def environment(self, **extra: str) -> dict[str, str]:
-        dropped = {"FAKE_BEHAVIOUR", "FAKE_HOLD", "MLFLOW_TRACKING_URI", "COLUMNS"}
+        dropped = {"FAKE_BEHAVIOUR", "FAKE_HOLD", "TINY_HOLD", "MLFLOW_TRACKING_URI", "COLUMNS"}
         kept = {name: value for name, value in os.environ.items() if name not in dropped}
         return {**kept, **extra}
 
@@ -44,6 +44,7 @@ class Cli:
         return done
 
     def start(self, *arguments: str | Path, **env: str) -> subprocess.Popen[str]:
+        """In a process group of its own, as a shell starts it."""
         return subprocess.Popen(
             [*COMMAND, *map(str, arguments)],
             cwd=self.cwd,
@@ -51,6 +52,7 @@ class Cli:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            process_group=0,
         )
 
 

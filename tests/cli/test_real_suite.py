@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,37 +27,83 @@ def command() -> list[str]:
     ]
 
 
-def updates_done(directory: Path) -> bool:
-    for path in directory.glob("runs/tiny/*/events.jsonl"):
-        lines = [line for line in path.read_text().splitlines() if line.endswith("}")]
-        if any(e.get("phase") == "rl" and e["done"] >= 1 for e in map(json.loads, lines)):
-            return True
-    return False
+def events(directory: Path) -> list[dict[str, Any]]:
+    lines = [
+        x for p in directory.glob("runs/tiny/*/events.jsonl") for x in p.open() if x[-2:] == "}\n"
+    ]
+    return [json.loads(line) for line in lines]
 
 
-def test_kill_9_and_other_threads_change_no_byte_of_a_real_run(
+def living(session: int) -> list[int]:
+    """Processes of a session that have not ended, by the kernel's table."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, _, its_session = stat.read_text().rsplit(")", 1)[1].split()[:4]
+        except OSError:
+            continue
+        if int(its_session) == session and state != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+class Held:
+    """The command, started and waiting after ``hold`` with its worker and the worker's member."""
+
+    def __init__(self, cli, command: list[str], wait_for, hold: str) -> None:
+        before = sum(event["event"] == "held" for event in events(cli.cwd))
+        self.process = cli.start(*command, TINY_HOLD=hold, OMP_NUM_THREADS="2")
+        self.wait_for = wait_for
+        wait_for(lambda: sum(e["event"] == "held" for e in events(cli.cwd)) > before)
+        self.worker = [e["pid"] for e in events(cli.cwd) if e["event"] == "started"][-1]
+        if sys.platform == "linux":
+            assert len(living(self.worker)) == 2  # the worker leads a session of its own
+
+    def end(self) -> tuple[int, str]:
+        """Exit code and what the command said, once no process of the cell is left."""
+        _, said = self.process.communicate(timeout=60)
+        self.wait_for(lambda: not living(self.worker), 10)
+        assert "Traceback" not in said
+        return self.process.returncode, said
+
+
+def test_no_interruption_changes_a_byte_or_leaves_a_process(
     cli_in, command, tmp_path, wait_for, the_only
 ) -> None:
-    """Base, evaluation, RL: one run straight through, one killed half-way and continued."""
+    """One run straight through; one stopped in the base and in RL, killed twice, and continued."""
     straight, broken = cli_in(tmp_path / "straight"), cli_in(tmp_path / "broken")
     for cli in (straight, broken):
         cli.cwd.mkdir()
     done = straight(*command, OMP_NUM_THREADS="1")
     assert "joint success after RL" in done.stdout
-    process = broken.start(*command, OMP_NUM_THREADS="2")
-    wait_for(lambda: updates_done(broken.cwd) or process.poll() is not None)
-    process.kill()
-    process.communicate()
+    assert "resident, sum of 2 processes" in done.stdout
+    for hold in ("base:2", "rl:1"):
+        held = Held(broken, command, wait_for, hold)
+        os.killpg(held.process.pid, signal.SIGINT)  # as a terminal does
+        code, said = held.end()
+        assert code == 130, said
+        assert "To continue: auto-research agent-eval --method tiny" in said
+    held = Held(broken, command, wait_for, "rl:2")
+    held.process.kill()
+    held.end()
+    assert not (broken.cwd / METRICS).exists()
+    held = Held(broken, command, wait_for, "rl:3")
+    os.kill(held.worker, signal.SIGKILL)
+    code, said = held.end()
+    assert code == 1
+    assert "killed by signal 9" in said
+    assert "rl: continuing after 1" in said  # held before the second was saved
     broken(*command, OMP_NUM_THREADS="2")
     assert (broken.cwd / METRICS).read_bytes() == (straight.cwd / METRICS).read_bytes()
     document = results.read_metrics(straight.cwd / METRICS)
     assert document["status"] == "ok"
     assert document["metrics"]["policy_updates"]["value"] == 3
-    curves = [
-        results.read_lines(the_only(cli.cwd, "runs/tiny/*/history.jsonl"))
-        for cli in (straight, broken)
-    ]
-    assert [len(curve) for curve in curves] == [3, 3]
+    memory = results.read_run_record(the_only(straight.cwd, "runs/tiny/*/run.json"))["peak_memory"]
+    assert memory["processes"] == 2
+    assert memory["bytes"] > 2 * 50 * 2**20
+    assert memory["scope"].startswith("sum of VmHWM")
+    for cli in (straight, broken):
+        assert len(results.read_lines(the_only(cli.cwd, "runs/tiny/*/history.jsonl"))) == 3
 
 
 def test_more_episodes_than_tasks_is_refused_before_anything_is_written(cli, command) -> None:

@@ -1,4 +1,11 @@
-"""A plugin: the paper's method, too small to learn anything, for tests of the real machinery."""
+"""A plugin: the paper's method, too small to learn anything, for tests of the real machinery.
+
+TINY_HOLD="rl:2" in the environment makes it wait after the second update, to be stopped or killed.
+"""
+
+import dataclasses
+import os
+import time
 
 from methods.agent import AgentMethod
 from methods.config import (
@@ -9,8 +16,26 @@ from methods.config import (
     SupervisedConfig,
 )
 
+PHASE, _, COUNT = os.environ.get("TINY_HOLD", "none:0").partition(":")
+
+
+class TinyMethod(AgentMethod):
+    """The paper's method at a toy's size."""
+
+    def run_agent(self, suite, context):
+        def report(event):
+            context.report(event)
+            if event.get("phase") == PHASE and event.get("done") == int(COUNT):
+                context.report({"event": "held"})
+                deadline = time.monotonic() + 120
+                while time.monotonic() < deadline and not context.should_stop():
+                    time.sleep(0.02)
+
+        return super().run_agent(suite, dataclasses.replace(context, report=report))
+
+
 METHODS = [
-    AgentMethod(
+    TinyMethod(
         name="tiny",
         version="1",
         config=MethodConfig(
