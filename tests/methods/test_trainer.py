@@ -18,7 +18,6 @@ from harness.seeding import HashSeeds
 from methods.agent import make_policy
 from methods.base import Episode, Interrupted
 from methods.checkpoint import CheckpointError
-from methods.config import GRPOConfig
 from methods.grpo.stages import (
     compute_advantage,
     compute_log_prob,
@@ -385,10 +384,9 @@ def test_episode_order_is_kept() -> None:
 
 def test_rl_raises_the_reward(tmp_path: Path) -> None:
     """Twenty updates: clearly better than the base on fresh samples, by more than luck explains."""
-    policy = base_policy()
+    policy, reference = (trained_policy(tiny_suite(), CONFIG, steps=50) for _ in range(2))
     context = tiny_context(tmp_path, updates=20)
-    config = GRPOConfig(learning_rate=1e-3)
-    history = train(policy, base_policy(), tiny_suite(), config, context, "spec").history
+    history = train(policy, reference, tiny_suite(), GRPO, context, "spec").history
     first = sum(row["reward"] for row in history[:3]) / 3
     last = sum(row["reward"] for row in history[-3:]) / 3
     assert first < 0.85

@@ -37,7 +37,7 @@ def tiny_config(**changes: Any) -> MethodConfig:
         "attention": AttentionConfig(),
         "shape": SHAPE,
         "supervised": SupervisedConfig(steps=80, batch_size=8, noisy_from=0.5),
-        "grpo": GRPOConfig(learning_rate=1e-3, checkpoint_every=2),
+        "grpo": GRPOConfig(groups=4, group_size=8, learning_rate=1e-3, checkpoint_every=2),
     }
     return MethodConfig(**fields | changes)
 
