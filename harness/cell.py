@@ -4,6 +4,7 @@ A cell's folder, ``<runs>/<method>/<benchmark>-seed<N>-<id12>/``:
 
 =================== =============================================================
 lock                who runs the cell (see ``harness.lock``)
+code-fingerprint    which code began the cell (``provenance.code_fingerprint``)
 request.json        what the worker was asked to do
 metrics.json        the result: the stable document, success or failure
 run.json            the record of the latest attempt; earlier ones in attempts/
@@ -18,6 +19,7 @@ worker.log          what the worker printed, over all attempts
 
 from __future__ import annotations
 
+import functools
 import os
 import shlex
 import signal
@@ -28,11 +30,13 @@ from pathlib import Path
 from typing import Any
 
 from harness import provenance, results, strict_json
+from harness.atomic import atomic_write
 from harness.errors import UserError
 from harness.launch import WorkerExit, run_worker
 from harness.lock import CellLock
 from harness.spec import CellSpec
 
+_CODE_FILE = "code-fingerprint"
 _ATTEMPT_FILES = ("run.json", "metrics.json", "outcome.json", "request.json")
 
 
@@ -58,6 +62,11 @@ class CellRequest:
     def cell_dir(self) -> Path:
         """The cell's folder."""
         return self.runs_dir.absolute() / self.spec.cell_name
+
+    @functools.cached_property
+    def code(self) -> str | None:
+        """Fingerprint of the code that would run the cell."""
+        return provenance.code_fingerprint(self.plugins)
 
 
 @dataclass(frozen=True)
@@ -87,8 +96,9 @@ def run_cell(
     """Run a cell to its end, or give the successful result that its folder holds.
 
     An earlier attempt that was cut off is continued from its checkpoint by the method itself; its
-    record is kept in ``attempts``. A failure of any kind in the worker gives a failed outcome, never
-    an exception.
+    record is kept in ``attempts``. Where other code began it, a continuation would be the result of
+    neither: all of it is set aside with a warning event, and the cell starts over. A failure of any
+    kind in the worker gives a failed outcome, never an exception.
 
     Args:
         request: What to run.
@@ -104,7 +114,10 @@ def run_cell(
         with CellLock(cell_dir) as lock:
             if not force and (reused := _finished(cell_dir, request.spec)) is not None:
                 return reused
-            attempt = _set_aside(cell_dir, everything=force)
+            foreign = None if force else _begun_by_other_code(cell_dir, request.code)
+            attempt = _set_aside(cell_dir, everything=force or foreign is not None)
+            if foreign is not None:
+                on_event({"event": "warning", "message": foreign})
             return _attempt(request, attempt, lock.descriptor, on_event, stop_level)
     except (OSError, results.ResultsError) as error:
         reason = error.reason if isinstance(error, results.ResultsError) else error.strerror
@@ -126,6 +139,20 @@ def _finished(cell_dir: Path, spec: CellSpec) -> CellOutcome | None:
     if record["status"] != "ok":
         return None  # the parent was killed between the two files; the method continues at its end
     return CellOutcome("ok", document, record, reused=True)
+
+
+def _begun_by_other_code(cell_dir: Path, code: str | None) -> str | None:
+    """A sentence if what the folder holds was begun by other code than this, else None."""
+    try:
+        before = (cell_dir / _CODE_FILE).read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return None
+    if code is None or before == code:
+        return None
+    return (
+        f"the code has changed since this cell was begun (code {before[:12]}, now {code[:12]}): it "
+        f"starts over; what it had is kept in {cell_dir / 'attempts'}"
+    )
 
 
 def _set_aside(cell_dir: Path, *, everything: bool) -> int:
@@ -157,12 +184,15 @@ def _attempt(
     stop_level: Callable[[], int],
 ) -> CellOutcome:
     cell_dir = request.cell_dir
+    if request.code is not None:
+        atomic_write(cell_dir / _CODE_FILE, f"{request.code}\n".encode("ascii"))
     known = _known_at_start(request, attempt)
     run_file = cell_dir / "run.json"
     results.write_run_record(run_file, results.build_run_record(status="running", **known))
     job = {
         "spec": request.spec.to_json(),
-        "base_dir": str(request.runs_dir.absolute() / "base"),
+        # A folder a code: a base that other code has built is not found, and so not mixed in.
+        "base_dir": str(request.runs_dir.absolute() / "base" / (request.code or "unknown")[:12]),
         "plugins": [str(Path(path).absolute()) for path in request.plugins],
         "attempt": attempt,
     }
@@ -200,6 +230,7 @@ def _known_at_start(request: CellRequest, attempt: int) -> dict[str, Any]:
         "extra": {
             "origins": dict(request.origins),
             "plugins": {str(path): _sha256(path) for path in request.plugins},
+            "code_fingerprint": request.code,
             "owner_pid": os.getpid(),
         },
     }

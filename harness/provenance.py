@@ -5,6 +5,7 @@ Everything here is best effort: what cannot be found out is None, never a guess 
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import subprocess
 import sys
@@ -23,6 +24,13 @@ PACKAGES = (
     "tensordict",
     "torch",
     "transformers",
+)
+_COMPUTING = (
+    "methods",
+    "benchmarks",
+    "harness/launch.py",
+    "harness/seeding.py",
+    "harness/worker.py",
 )
 _CODE = ("harness", "methods", "benchmarks", "pyproject.toml", "constraints.txt")
 
@@ -54,6 +62,36 @@ def git_state() -> tuple[str | None, bool | None]:
     commit = _git("rev-parse", "HEAD")
     status = _git("status", "--porcelain", "--", *_CODE)
     return commit.strip() if commit else None, None if status is None else bool(status.strip())
+
+
+def code_fingerprint(plugins: Iterable[Path] = ()) -> str | None:
+    """SHA-256 (hex) over the sources that decide a cell's numbers, None where there are none.
+
+    Versions of methods and benchmarks are raised by hand, and a hand forgets; this notices. Blank
+    lines and lines that are comments do not count. It covers the packages ``methods`` and
+    ``benchmarks``, the modules of the harness that a computation runs on, and plugin files, but not
+    what a plugin file imports from elsewhere.
+
+    Args:
+        plugins: Plugin files of the cell.
+    """
+    root = code_root()
+    named = [
+        (path.relative_to(root).as_posix(), path)
+        for part in _COMPUTING
+        for path in (sorted((root / part).rglob("*.py")) if "." not in part else [root / part])
+    ]
+    named += [(f"plugin {number}", Path(path)) for number, path in enumerate(plugins)]
+    digest = hashlib.sha256()
+    try:
+        for name, path in named:
+            digest.update(f"\0{name}\0".encode())
+            for line in path.read_bytes().splitlines():
+                if (text := line.strip()) and not text.startswith(b"#"):
+                    digest.update(line.rstrip() + b"\n")
+    except OSError:
+        return None
+    return digest.hexdigest()
 
 
 def package_versions(names: Iterable[str] = PACKAGES) -> dict[str, str | None]:

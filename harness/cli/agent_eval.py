@@ -239,17 +239,17 @@ class _StopRequests:
 
 
 def _reuse_note(outcome: CellOutcome, request: CellRequest) -> str:
-    from harness import provenance
-
-    record = outcome.record
+    record, now = outcome.record, request.code
     note = f"Finished already ({record['finished_at']}): the result is reused; --force runs anew."
-    commit, dirty = provenance.git_state()
-    made = record["git"]
-    if made["commit"] != commit:
-        before, after = ((value or "(unknown)")[:12] for value in (made["commit"], commit))
-        note += f" It was made by commit {before}; the code is at {after} now."
-    elif made["dirty"] or dirty:
-        note += " The code has uncommitted changes, so a new run may differ."
+    made = record["extra"].get("code_fingerprint")
+    if made is None or now is None:
+        note += " Warning: which code made it is not known, so a new run may differ."
+    elif made != now:
+        commit = (record["git"]["commit"] or "unknown")[:12]
+        note += (
+            f" Warning: other code made it (code {made[:12]}, commit {commit}; now code {now[:12]}),"
+            " so a new run may differ."
+        )
     return note
 
 

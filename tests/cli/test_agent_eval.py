@@ -92,6 +92,14 @@ def test_a_finished_cell_is_reused_and_force_keeps_its_record(reference, cli_in,
     again = cli_in(directory)(*fake)
     assert "reused" in again.stderr
     assert "--force" in again.stderr
+    assert "Warning" not in again.stderr
+    run = the_only(directory, "runs/fake/*/run.json")
+    record = results.read_run_record(run)
+    record["extra"]["code_fingerprint"] = "0ddc0de" * 9
+    results.write_run_record(run, record)
+    warned = cli_in(directory)(*fake)
+    assert "Warning: other code made it (code 0ddc0de0ddc0, commit" in warned.stderr
+    assert "reused" in warned.stderr
     assert (directory / METRICS).read_bytes() == before
     assert results.read_run_record(the_only(directory, "runs/fake/*/run.json"))["attempt"] == 1
     forced = cli_in(directory)(*fake, "--force")

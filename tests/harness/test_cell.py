@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from harness import results
+from harness import provenance, results
 from harness.builtins import registries
 from harness.cell import CellRequest, _set_aside, run_cell
 from harness.errors import EXIT_FAILED, UserError
@@ -104,3 +107,59 @@ def test_a_damaged_result_is_computed_again(request_: CellRequest) -> None:
     assert again.document == first.document
     assert run_cell(request_).reused
     assert results.read_metrics(request_.cell_dir / "metrics.json") == first.document
+
+
+def test_what_other_code_began_is_set_aside_and_the_cell_starts_over(
+    request_: CellRequest,
+) -> None:
+    cell = request_.cell_dir
+    cell.mkdir(parents=True)
+    (cell / "code-fingerprint").write_text("0ddc0de" * 9)
+    (cell / "walk.json").write_text("[1e9]")
+    events: list[Mapping[str, Any]] = []
+    outcome = run_cell(request_, on_event=events.append)
+    assert outcome.status == "ok"
+    assert abs(results.read_lines(cell / "history.jsonl")[0]["reward"]) < 1e3
+    assert (cell / "attempts" / "001" / "walk.json").read_text() == "[1e9]"
+    assert events[0]["event"] == "warning"
+    assert f"code 0ddc0de0ddc0, now {request_.code[:12]}): it starts over" in events[0]["message"]
+    assert outcome.record["extra"]["code_fingerprint"] == request_.code
+    assert (cell / "code-fingerprint").read_text().strip() == request_.code
+    assert request_.code not in (cell / "metrics.json").read_text()
+    job = json.loads((cell / "request.json").read_text())
+    assert Path(job["base_dir"]) == request_.runs_dir / "base" / request_.code[:12]
+
+
+def test_the_code_fingerprint_sees_code_and_not_comments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = {
+        "methods/deep/down.py": "x = 1\n",
+        "benchmarks/task.py": "y = 2\n",
+        "harness/launch.py": "",
+        "harness/seeding.py": "",
+        "harness/worker.py": "z = 3\n",
+        "harness/cli/display.py": "colour = 4\n",
+        "plugin.py": "w = 5\n",
+    }
+    for name, text in sources.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(provenance, "code_root", lambda: tmp_path)
+    plugin = tmp_path / "plugin.py"
+    original = provenance.code_fingerprint([plugin])
+    assert original is not None
+    assert len(original) == 64
+    assert provenance.code_fingerprint() != original
+    for name, text in sources.items():
+        path = tmp_path / name
+        path.write_text("\n# a comment\n" + text.replace("\n", "  \n"))
+        assert provenance.code_fingerprint([plugin]) == original, name
+        path.write_text(text + "    v = 6\n")
+        changed = provenance.code_fingerprint([plugin]) != original
+        assert changed == (name != "harness/cli/display.py"), name
+        path.write_text(text)
+    (tmp_path / "methods/deep/down.py").rename(tmp_path / "methods/deep/moved.py")
+    assert provenance.code_fingerprint([plugin]) != original
+    plugin.unlink()
+    assert provenance.code_fingerprint([plugin]) is None
