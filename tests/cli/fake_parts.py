@@ -22,6 +22,7 @@ from methods.base import (
     MetricValue,
     RunContext,
 )
+from methods.team import Team, run_team
 
 BEHAVIOUR = os.environ.get("FAKE_BEHAVIOUR", "")
 
@@ -87,8 +88,16 @@ def misbehave(how: str) -> None:
 
         resource.setrlimit(resource.RLIMIT_AS, (2**32, 2**32))
         bytearray(2**33)
+    if how == "member":
+        run_team(2, fail_in_a_member)
     if how == "print":
         print("user code prints to stdout")
+
+
+def fail_in_a_member(team: Team) -> None:
+    if team.rank == 1:
+        raise ValueError("what the member says")
+    team.gather(None)
 
 
 class FakeBenchmark:

@@ -110,45 +110,6 @@ def test_a_finished_cell_is_reused_and_force_keeps_its_record(reference, cli_in,
     assert results.read_run_record(cell / "attempts" / "001" / "run.json")["status"] == "ok"
 
 
-def test_kill_9_then_the_same_command_equals_an_uninterrupted_run(
-    reference, cli, fake, the_only, wait_for
-) -> None:
-    """The lock names its owner; the worker dies with its parent; the re-run continues."""
-    process = cli.start(*fake, FAKE_HOLD="2")
-    worker = wait_for(lambda: progressed(cli.cwd))
-    second = cli(*fake, expect=1)
-    assert f"process {process.pid}" in second.stderr
-    assert alive(worker)
-    process.kill()
-    process.communicate()
-    wait_for(lambda: not alive(worker), 10)
-    assert not (cli.cwd / METRICS).exists()
-    cli(*fake)
-    assert (cli.cwd / METRICS).read_bytes() == (reference[0] / METRICS).read_bytes()
-    cell = the_only(cli.cwd, "runs/fake/*")
-    events = [json.loads(line) for line in (cell / "events.jsonl").read_text().splitlines()]
-    resumed = [e["done"] for e in events if e["attempt"] == 2 and e["event"] == "progress"]
-    assert resumed == [3]
-    assert results.read_run_record(cell / "attempts" / "001" / "run.json")["status"] == "running"
-
-
-def test_ctrl_c_saves_and_the_same_command_continues(
-    reference, cli, fake, the_only, wait_for
-) -> None:
-    process = cli.start(*fake, FAKE_HOLD="2")
-    wait_for(lambda: progressed(cli.cwd))
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "Traceback" not in said
-    assert "To continue: auto-research agent-eval --method fake" in said
-    assert not (cli.cwd / METRICS).exists()
-    run = the_only(cli.cwd, "runs/fake/*/run.json")
-    assert results.read_run_record(run)["status"] == "interrupted"
-    cli(*fake)
-    assert (cli.cwd / METRICS).read_bytes() == (reference[0] / METRICS).read_bytes()
-
-
 def test_ctrl_c_while_the_worker_is_starting_is_an_interruption_too(cli, fake, wait_for) -> None:
     process = cli.start(*fake)
     wait_for(lambda: list(cli.cwd.glob("runs/fake/*/worker.log")))
@@ -179,12 +140,13 @@ def test_a_second_ctrl_c_stops_a_worker_that_does_not_listen(cli, fake, wait_for
         ("raise", "RuntimeError", "the reward model is on fire", 1),
         ("kill", "killed", "SIGKILL", -9),
         ("memory", "oom", "MemoryError", 1),
+        ("member", "TeamError", "process 1 failed with ValueError: what the member says", 1),
     ],
 )
 def test_no_failure_of_a_worker_is_lost(
     cli, fake, the_only, behaviour, kind, message, exit_code
 ) -> None:
-    """H8: raising, ending, killed and out of memory each show as failed, with reason and code."""
+    """H8: raising, killed, out of memory, in a member: each shows as failed, with its reason."""
     done = cli(*fake, expect=1, FAKE_BEHAVIOUR=behaviour)
     assert message in done.stderr
     document = results.read_metrics(cli.cwd / METRICS)
@@ -195,6 +157,9 @@ def test_no_failure_of_a_worker_is_lost(
     record = results.read_run_record(the_only(cli.cwd, "runs/fake/*/run.json"))
     assert record["status"] == "failed"
     assert record["extra"]["exit_code"] == exit_code
+    if behaviour == "member":
+        log = the_only(cli.cwd, "runs/fake/*/worker.log").read_text()
+        assert 'raise ValueError("what the member says")' in log
     if behaviour == "raise":
         assert "in misbehave" in record["extra"]["error"]["traceback"]
         assert "in misbehave" in the_only(cli.cwd, "runs/fake/*/worker.log").read_text()

@@ -83,9 +83,14 @@ def test_no_interruption_changes_a_byte_or_leaves_a_process(
         code, said = held.end()
         assert code == 130, said
         assert "To continue: auto-research agent-eval --method tiny" in said
+        run = the_only(broken.cwd, "runs/tiny/*/run.json")
+        assert results.read_run_record(run)["status"] == "interrupted"
     held = Held(broken, command, wait_for, "rl:2")
+    second = broken(*command, expect=1)
+    assert f"This cell is being run by process {held.process.pid} already" in second.stderr
     held.process.kill()
     held.end()
+    assert results.read_run_record(run)["status"] == "running"
     assert not (broken.cwd / METRICS).exists()
     held = Held(broken, command, wait_for, "rl:3")
     os.kill(held.worker, signal.SIGKILL)
@@ -94,6 +99,12 @@ def test_no_interruption_changes_a_byte_or_leaves_a_process(
     assert "killed by signal 9" in said
     assert "rl: continuing after 1" in said  # held before the second was saved
     broken(*command, OMP_NUM_THREADS="2")
+    resumed = [e["done"] for e in events(broken.cwd) if e["event"] == "resumed"]
+    assert resumed == [1, 1, 2]
+    earlier = sorted(run.parent.glob("attempts/*/run.json"))
+    assert [results.read_run_record(path)["status"] for path in earlier] == [
+        *("interrupted", "interrupted", "running", "failed"),
+    ]
     assert (broken.cwd / METRICS).read_bytes() == (straight.cwd / METRICS).read_bytes()
     document = results.read_metrics(straight.cwd / METRICS)
     assert document["status"] == "ok"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from harness import provenance, results
+from harness import lock, provenance, results
 from harness.builtins import registries
 from harness.cell import CellRequest, _set_aside, run_cell
 from harness.errors import EXIT_FAILED, UserError
@@ -29,18 +29,6 @@ def request_(tmp_path: Path) -> CellRequest:
     return CellRequest(spec, tmp_path / "runs", plugins=(FAKE,))
 
 
-def test_peak_memory_is_the_workers_own(request_: CellRequest) -> None:
-    """M2: what this process touched does not show in its child."""
-    touched = bytearray(os.urandom(1)) * (900 * 2**20)
-    events = []
-    outcome = run_cell(request_, on_event=events.append)
-    assert outcome.status == "ok"
-    memory = outcome.record["peak_memory"]["bytes"]
-    assert 50 * 2**20 < memory < len(touched)
-    assert [event["event"] for event in events][:2] == ["started", "ready"]
-    assert events[-1] == {**events[-1], "event": "finished", "status": "ok"}
-
-
 def test_a_cell_that_changed_since_it_was_planned_is_not_run(
     request_: CellRequest, tmp_path: Path
 ) -> None:
@@ -53,7 +41,10 @@ def test_a_cell_that_changed_since_it_was_planned_is_not_run(
     assert "changed between planning and running" in outcome.document["error"]["message"]
 
 
-def test_a_held_lock_names_its_owner_and_dies_with_it(tmp_path: Path) -> None:
+def test_a_held_lock_names_its_owner_and_dies_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "_GRACE_SECONDS", 0.1)
     script = (
         "import sys, time; from pathlib import Path; from harness.lock import CellLock\n"
         "with CellLock(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
@@ -68,14 +59,17 @@ def test_a_held_lock_names_its_owner_and_dies_with_it(tmp_path: Path) -> None:
     assert error.value.exit_code == EXIT_FAILED
     holder.kill()
     holder.wait()
-    with CellLock(tmp_path) as lock:
-        assert lock.descriptor >= 0
+    with CellLock(tmp_path) as held:
+        assert held.descriptor >= 0
         assert (tmp_path / "lock").read_text() == f"{os.getpid()}\n"
 
 
-def test_a_lock_stays_held_while_a_worker_that_inherited_it_lives(tmp_path: Path) -> None:
-    with CellLock(tmp_path) as lock:
-        worker = subprocess.Popen(["sleep", "60"], pass_fds=(lock.descriptor,))
+def test_a_lock_stays_held_while_a_worker_that_inherited_it_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock, "_GRACE_SECONDS", 0.1)
+    with CellLock(tmp_path) as held:
+        worker = subprocess.Popen(["sleep", "60"], pass_fds=(held.descriptor,))
     with pytest.raises(UserError), CellLock(tmp_path):
         pass
     worker.kill()
@@ -99,8 +93,19 @@ def test_setting_aside_keeps_the_checkpoint_unless_all_must_go(tmp_path: Path) -
     assert (tmp_path / "attempts" / "002" / "run.json").read_text() == "again"
 
 
-def test_a_damaged_result_is_computed_again(request_: CellRequest) -> None:
-    first = run_cell(request_)
+def test_peak_memory_is_the_workers_own_and_a_damaged_result_is_computed_again(
+    request_: CellRequest,
+) -> None:
+    """M2: what this process touched does not show in its child."""
+    touched = bytearray(os.urandom(1)) * (900 * 2**20)
+    events: list[Mapping[str, Any]] = []
+    first = run_cell(request_, on_event=events.append)
+    assert first.status == "ok"
+    memory = first.record["peak_memory"]
+    assert 50 * 2**20 < memory["bytes"] < len(touched)
+    assert memory["processes"] == 1
+    assert [event["event"] for event in events][:2] == ["started", "ready"]
+    assert events[-1] == {**events[-1], "event": "finished", "status": "ok"}
     (request_.cell_dir / "metrics.json").write_text("{")
     again = run_cell(request_)
     assert not again.reused
