@@ -20,6 +20,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -34,6 +35,7 @@ Item = TypeVar("Item")
 
 _HEADER = struct.Struct("<Q")
 _CHUNK = 1 << 20
+_GRACE_SECONDS = 10.0
 _LAST_WORDS = 2000  # bytes; a pipe takes them without a reader
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -135,7 +137,8 @@ def run_team(
 ) -> T:
     """Run ``body`` in ``size`` processes, this one being rank 0; rank 0's result.
 
-    Call it before any thread of a parallel backend was started: members are forked.
+    Members are forked, and a parallel backend's threads do not survive a fork: torch must work with
+    one thread (``OMP_NUM_THREADS=1`` before it is loaded, as the harness's worker has it).
 
     Args:
         size: Members, at least 1; 1 runs ``body`` here alone.
@@ -145,7 +148,7 @@ def run_team(
             does not say.
 
     Raises:
-        ValueError: If ``size`` < 1.
+        ValueError: If ``size`` < 1, or torch works with several threads here.
         TeamError: If another member failed; the message says which, and its error.
         BaseException: What ``body`` raises here.
     """
@@ -153,6 +156,12 @@ def run_team(
         raise ValueError(f"a team has at least 1 process, got {size}")
     if size == 1:
         return body(Team())
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.get_num_threads() > 1:
+        raise ValueError(
+            f"a team of {size} is forked, which a thread pool does not survive, and torch works with "
+            f"{torch.get_num_threads()} threads here; set OMP_NUM_THREADS=1 before torch is loaded"
+        )
     pairs = [socket.socketpair() for _ in range(1, size)]
     members: list[_Member] = []
     sys.stdout.flush()
@@ -177,7 +186,8 @@ def run_team(
         raise
     finally:
         _close(links)
-        ends = [member.wait() for member in members]
+        deadline = time.monotonic() + _GRACE_SECONDS
+        ends = [member.wait(deadline) for member in members]
         if sys.platform == "linux":
             report({"event": "memory", "bytes": [member.peak_bytes for member in members]})
         if lost is not None:
@@ -197,9 +207,15 @@ class _Member:
         self.rank, self._child, self._listening = rank, child, listening
         self.peak_bytes = 0
 
-    def wait(self) -> str:
-        """Wait for its end; how it failed, or an empty string."""
-        _, status, usage = os.wait4(self._child, 0)
+    def wait(self, deadline: float) -> str:
+        """Wait for its end and kill it at the deadline; how it failed, or an empty string."""
+        while not (ended := os.wait4(self._child, os.WNOHANG))[0]:
+            if time.monotonic() > deadline:  # a long step that nobody waits for any more
+                os.kill(self._child, signal.SIGKILL)
+                ended = os.wait4(self._child, 0)
+                break
+            time.sleep(0.002)
+        _, status, usage = ended
         # A process that was forked and never executed a program: ru_maxrss is its own VmHWM, which
         # starts at what it shared with its parent then, and not at what the parent's peak had been.
         self.peak_bytes = usage.ru_maxrss * 1024

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from methods import team as team_module
 from methods.base import Interrupted
 from methods.team import Team, TeamError, run_team
 
@@ -176,3 +177,26 @@ def test_members_end_when_rank_0_is_killed(talking: bool) -> None:
 def test_a_team_of_none_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1 process, got 0"):
         run_team(0, lambda team: None)
+
+
+def test_several_threads_are_refused_since_a_forked_pool_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    with pytest.raises(ValueError, match="4 threads here; set OMP_NUM_THREADS=1"):
+        run_team(2, lambda team: None)
+    assert run_team(1, lambda team: team.size) == 1
+
+
+def test_a_member_that_does_not_end_is_killed_and_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(team_module, "_GRACE_SECONDS", 0.1)
+
+    def body(team: Team) -> None:
+        if team.rank == 1:
+            time.sleep(200)
+        raise KeyError("rank 0")
+
+    with pytest.raises(KeyError, match="rank 0"):
+        run_team(2, body)
