@@ -60,6 +60,8 @@ class AgentMethod:
             Interrupted: If asked to stop; the same call continues where it stopped.
             CheckpointError: If saved state is there and none of it can be used.
         """
+        # Loaded here and not after the fork: once, and shared.
+        from methods import supervised, trainer  # noqa: F401
         from methods.team import run_team
 
         heldout_tasks(suite, context)  # refuse a bad budget before anything is started
