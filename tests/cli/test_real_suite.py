@@ -98,7 +98,8 @@ def test_no_interruption_changes_a_byte_or_leaves_a_process(
     assert code == 1
     assert "killed by signal 9" in said
     assert "rl: continuing after 1" in said  # held before the second was saved
-    broken(*command, OMP_NUM_THREADS="2")
+    assert results.read_metrics(broken.cwd / METRICS)["status"] == "failed"
+    broken(*command, OMP_NUM_THREADS="2")  # a success replaces the failure
     resumed = [e["done"] for e in events(broken.cwd) if e["event"] == "resumed"]
     assert resumed == [1, 1, 2]
     earlier = sorted(run.parent.glob("attempts/*/run.json"))
