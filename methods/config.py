@@ -98,6 +98,20 @@ class GRPOConfig:
     max_grad_norm: float = 1.0
     checkpoint_every: int = 10
 
+    def __post_init__(self) -> None:
+        names = ("groups", "group_size", "minibatches", "epochs", "micro_batch", "checkpoint_every")
+        for name in names:
+            if getattr(self, name) < 1:
+                raise ValueError(
+                    f"GRPOConfig.{name} is {getattr(self, name)}; it must be at least 1"
+                )
+        if self.groups % self.minibatches:
+            allowed = [n for n in range(1, self.groups + 1) if self.groups % n == 0]
+            raise ValueError(
+                f"GRPOConfig.minibatches is {self.minibatches}, which does not divide the "
+                f"{self.groups} groups of an update; allowed: {', '.join(map(str, allowed))}"
+            )
+
 
 @dataclass(frozen=True)
 class MethodConfig:
@@ -111,6 +125,10 @@ class MethodConfig:
             it decides the order of sums, so it is the same on every machine.
         base_seed: Seed of the base policy, apart from the cell's seed, as a pretrained checkpoint
             would be.
+
+    Raises:
+        ValueError: If ``processes`` is not between 1 and the smaller of the supervised batch size
+            and the GRPO group size: every process needs a share of each step.
     """
 
     attention: AttentionConfig
@@ -120,3 +138,12 @@ class MethodConfig:
     grpo: GRPOConfig = field(default_factory=GRPOConfig)
     processes: int = 2
     base_seed: int = 0
+
+    def __post_init__(self) -> None:
+        most = min(self.supervised.batch_size, self.grpo.group_size)
+        if not 1 <= self.processes <= most:
+            raise ValueError(
+                f"MethodConfig.processes is {self.processes}; each process needs a share of every "
+                f"group (group_size {self.grpo.group_size}) and of every supervised batch "
+                f"({self.supervised.batch_size}): allowed are 1 to {most}"
+            )

@@ -149,16 +149,18 @@ def score_all(
 def split_minibatches(
     groups: torch.Tensor, count: int, generator: np.random.Generator
 ) -> list[torch.Tensor]:
-    """Rows of each optimiser step: groups in random order, cut into ``count`` near-equal shares.
+    """Rows of each optimiser step: groups in random order, cut into ``count`` shares.
 
-    Whole groups share a step wherever ``count`` divides their number, so that the advantages of a
-    step sum to zero.
+    A group is never cut, so that the advantages of a step sum to zero, and which groups share a
+    step does not depend on which of their members this process holds.
 
     Args:
         groups: int64 [B].
-        count: Optimiser steps, at most B.
+        count: Optimiser steps; ``GRPOConfig`` makes it divide the number of groups.
         generator: Decides the order of the groups.
     """
     order = generator.permutation(int(groups.max()) + 1)
     rank = torch.from_numpy(np.argsort(order))[groups]
-    return list(torch.argsort(rank, stable=True).tensor_split(count))
+    rows = torch.argsort(rank, stable=True)
+    sizes = torch.bincount(rank, minlength=len(order)).numpy()
+    return list(rows.split([int(part.sum()) for part in np.array_split(sizes, count)]))

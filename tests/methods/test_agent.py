@@ -7,7 +7,7 @@ import importlib
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 
 from methods.agent import AgentMethod, heldout_tasks, load_base, make_policy
 from methods.base import AgentOutcome, Interrupted, Method
-from methods.config import AttentionConfig, MethodConfig, SupervisedConfig
+from methods.config import AttentionConfig, GRPOConfig, MethodConfig, SupervisedConfig
 from methods.supervised import base_recipe
 from tests.methods.tiny import Recorder, tiny_config, tiny_context, tiny_suite
 
@@ -212,3 +212,22 @@ def test_default_config_is_frozen() -> None:
     config = MethodConfig(attention=AttentionConfig())
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.base_seed = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: GRPOConfig(groups=6, minibatches=4), r"minibatches is 4.*6 groups.*1, 2, 3, 6"),
+        (lambda: GRPOConfig(groups=0), "groups is 0; it must be at least 1"),
+        (
+            lambda: MethodConfig(attention=AttentionConfig(), grpo=GRPOConfig(group_size=1)),
+            r"processes is 2.*group_size 1.*allowed are 1 to 1",
+        ),
+        (lambda: MethodConfig(attention=AttentionConfig(), processes=0), "processes is 0"),
+    ],
+)
+def test_budgets_that_cannot_be_shared_out_are_refused(
+    make: Callable[[], object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
