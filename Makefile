@@ -38,10 +38,11 @@ imports: $(READY) ## import-linter: arrows between the rooms point one way
 pytest: $(READY) ## The tests alone
 	$(TEST_ENV) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-smoke: $(READY) ## The main command at a tiny budget (under 90 s)
-	$(BIN)/auto-research agent-eval --method sinkflex-rl --benchmark scalemcp-mini \
-	  --episodes 8 --updates 2 --seed $(SEED) --metrics-dir build/smoke/metrics --runs-dir build/smoke/runs \
-	  --tracking-uri sqlite:///build/smoke/mlflow.db --overwrite
+smoke: $(READY) ## The main command, end to end, at a tiny budget (under 90 s)
+	$(BIN)/auto-research agent-eval --plugin examples/quick.py --method sinkflex-quick \
+	  --benchmark scalemcp-mini --episodes 8 --updates 2 --seed $(SEED) --force \
+	  --metrics-dir build/smoke/metrics --runs-dir build/smoke/runs \
+	  --tracking-uri sqlite:///build/smoke/mlflow.db
 
 reproduce: $(READY) ## The main command for every method at seed 42 (SEED=43 for another)
 	@set -e; for method in $(METHODS); do \
