@@ -13,6 +13,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from methods.attention.layout import outlives_modes
+
 _MAX_TABLE_ELEMENTS = 1 << 20
 _MAX_BLOCK = 128
 
@@ -69,6 +71,7 @@ class PlanKey:
 
 
 @lru_cache(maxsize=64)
+@outlives_modes
 def mask_table(
     window: int, sinks: int, block: int, has_logit: bool, dtype: torch.dtype, device: torch.device
 ) -> Tensor:

@@ -129,9 +129,7 @@ def block_mask(
     ``create_block_mask`` evaluates the mask at every pair of positions. Kept in the layout's scratch.
     """
     name = ("flex", window, num_sink_tokens, device)
-    if name not in layout.scratch:
-        layout.scratch[name] = _make_block_mask(layout, window, num_sink_tokens, device)
-    return layout.scratch[name]  # type: ignore[no-any-return]
+    return layout.kept(name, lambda: _make_block_mask(layout, window, num_sink_tokens, device))
 
 
 def _make_block_mask(

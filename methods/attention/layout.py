@@ -12,8 +12,10 @@ Position i of a document that starts at a sees, of its own document only,
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import wraps
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +23,24 @@ from torch import Tensor
 PADDING_ID = -1
 _CACHE_ENTRIES = 16
 _CACHE_MAX_ELEMENTS = 1 << 20
+_SCRATCH_ENTRIES = 32
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def outlives_modes(build: Callable[P, R]) -> Callable[P, R]:
+    """Make the tensors of ``build`` fit to be kept, whatever mode the first caller happens to be in.
+
+    A tensor made under ``torch.inference_mode`` can never be saved for a backward pass, so a table
+    first needed by inference would break the training step that finds it later.
+    """
+
+    @wraps(build)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        with torch.inference_mode(False), torch.no_grad():
+            return build(*args, **kwargs)
+
+    return run
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +56,7 @@ class Layout:
         document_start: int64 [N], its first position.
         document_stop: int64 [N], one past its last position.
         padding: bool [B, T], or None when there is none.
-        scratch: What a backend derived from this layout (index tables), kept with it.
+        scratch: What a backend derived from this layout (index tables), see ``kept``.
     """
 
     rows: int
@@ -48,6 +68,19 @@ class Layout:
     padding: Tensor | None
     scratch: dict[Any, Any] = field(default_factory=dict, repr=False)
 
+    def kept(self, name: tuple[Any, ...], build: Callable[[], R]) -> R:
+        """What ``build`` returns, kept under ``name``; the oldest of more than 32 is dropped.
+
+        Layouts live as long as their ids are in use, and some settings (a window that is swept) can
+        take any number of values.
+        """
+        if name not in self.scratch:
+            made = outlives_modes(build)()
+            while len(self.scratch) >= _SCRATCH_ENTRIES:
+                self.scratch.pop(next(iter(self.scratch)))
+            self.scratch[name] = made
+        return self.scratch[name]  # type: ignore[no-any-return]
+
     def documents(self) -> list[tuple[int, int, int]]:
         """(row, start, stop) of each document."""
         columns = (self.document_row, self.document_start, self.document_stop)
@@ -55,12 +88,10 @@ class Layout:
 
     def padding_on(self, device: torch.device) -> Tensor | None:
         """The padding mask [B, 1, T, 1] on a device, or None."""
-        if self.padding is None:
+        padding = self.padding
+        if padding is None:
             return None
-        key = ("padding", device)
-        if key not in self.scratch:
-            self.scratch[key] = self.padding[:, None, :, None].to(device)
-        return self.scratch[key]  # type: ignore[no-any-return]
+        return self.kept(("padding", device), lambda: padding[:, None, :, None].to(device))
 
     def starts(self) -> Tensor:
         """int64 [B, T]: where each position's document starts; T at padding (sees nothing)."""
@@ -97,10 +128,11 @@ def layout_of(document_ids: Tensor) -> Layout:
             return layout
     layout = _analyse(ids)
     if ids.numel() <= _CACHE_MAX_ELEMENTS:
-        _cache.appendleft((ids.clone(), layout))
+        _cache.appendleft((outlives_modes(ids.clone)(), layout))
     return layout
 
 
+@outlives_modes
 def _analyse(ids: Tensor) -> Layout:
     rows, length = ids.shape
     if ids.numel() and int(ids.min()) < PADDING_ID:

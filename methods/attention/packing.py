@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from methods.attention.blocks import PlanKey, back_blocks, block_length, mask_table
-from methods.attention.layout import Layout
+from methods.attention.layout import Layout, outlives_modes
 from methods.attention.tiled import TiledPlan
 
 
 @lru_cache(maxsize=256)
+@outlives_modes
 def plan_for_rows(key: PlanKey, sequences: int, length: int) -> TiledPlan:
     """The plan for ``sequences`` = B * Hkv rows of T = ``length`` that start at 0."""
     block = block_length(key.window, length)
@@ -48,9 +49,7 @@ class Packing:
 def packing_for(key: PlanKey, layout: Layout, key_heads: int) -> Packing:
     """The packing of a layout, kept in the layout's scratch."""
     name = ("packing", key, key_heads)
-    if name not in layout.scratch:
-        layout.scratch[name] = _make_packing(key, layout, key_heads)
-    return layout.scratch[name]  # type: ignore[no-any-return]
+    return layout.kept(name, lambda: _make_packing(key, layout, key_heads))
 
 
 def _make_packing(key: PlanKey, layout: Layout, key_heads: int) -> Packing:
