@@ -56,6 +56,27 @@ class StaleToolError(LookupError):
         self.definition = definition
 
 
+class DuplicateToolError(ValueError):
+    """Two listed tools have one handle, so that a call could mean either.
+
+    Args:
+        name: The handle.
+        server: Who lists it.
+        owner: Who lists it already; the same as ``server`` when that lists it twice.
+    """
+
+    def __init__(self, name: str, server: str, owner: str) -> None:
+        super().__init__(
+            f"server {server!r} lists the tool name {name!r} more than once; a name must be unique. "
+            "Rename all but one."
+            if server == owner
+            else f"server {server!r} lists the tool name {name!r}, which server {owner!r} has "
+            f"already; a name must be unique over all servers. Rename one of them, or, if "
+            f"{owner!r} has withdrawn it, sync {owner!r} first."
+        )
+        self.name, self.server, self.owner = name, server, owner
+
+
 @dataclass(frozen=True, slots=True)
 class SyncCounts:
     """What one sync did, in tools."""
@@ -121,16 +142,25 @@ class ToolStore:
     def sync(self, server: MCPServer) -> SyncCounts:
         """Make the index list what ``server`` lists now, and say what that took.
 
-        Hashes decide: a second sync of an unchanged server writes nothing.
+        Hashes decide: a second sync of an unchanged server writes nothing. All or nothing: where it
+        raises, the index is as it was.
+
+        Raises:
+            DuplicateToolError: If the server lists a handle twice, or one that another server has.
         """
         rows = self._db.execute(
             "SELECT name, digest FROM tools WHERE server = ?", (server.name,)
         ).fetchall()
         known = dict(rows)
-        listed = {tool.name: tool for tool in server.list_tools()}
+        listed: dict[str, ToolDefinition] = {}
+        for tool in server.list_tools():
+            if tool.name in listed:
+                raise DuplicateToolError(tool.name, server.name, server.name)
+            listed[tool.name] = tool
         gone = [name for name in known if name not in listed]
         new = [tool for name, tool in listed.items() if name not in known]
         changed = [t for n, t in listed.items() if n in known and known[n] != t.digest]
+        self._require_free(new, server.name)
         if gone or new or changed:
             self._db.execute("BEGIN")
             try:
@@ -148,7 +178,11 @@ class ToolStore:
         return SyncCounts(len(new), len(changed), len(gone), len(listed) - len(new) - len(changed))
 
     def sync_all(self, servers: Iterable[MCPServer]) -> SyncCounts:
-        """``sync`` each server; returns the sum."""
+        """``sync`` each server in turn; returns the sum.
+
+        Raises:
+            DuplicateToolError: As ``sync``; the servers before the one named stay synced.
+        """
         total = SyncCounts()
         for server in servers:
             total += self.sync(server)
@@ -200,6 +234,14 @@ class ToolStore:
             return ()
         match = " OR ".join(f'"{word}"' for word in words)
         return tuple(_parse(text) for (text,) in self._db.execute(_SEARCH, (match, k)))
+
+    def _require_free(self, tools: list[ToolDefinition], server: str) -> None:
+        for tool in tools:
+            row = self._db.execute(
+                "SELECT server FROM tools WHERE name = ?", (tool.name,)
+            ).fetchone()
+            if row is not None:
+                raise DuplicateToolError(tool.name, server, row[0])
 
     def _delete(self, names: list[str]) -> None:
         for name in names:

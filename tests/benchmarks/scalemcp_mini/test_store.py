@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from benchmarks.scalemcp_mini.catalog import Catalog, build_catalog
 from benchmarks.scalemcp_mini.store import (
+    DuplicateToolError,
     StaleToolError,
     SyncCounts,
     ToolStore,
@@ -129,6 +130,48 @@ def test_a_failed_sync_changes_nothing(catalog: Catalog, monkeypatch: pytest.Mon
             store.sync(server)
     assert store.lookup(tool.name) == tool
     assert store.sync(server).created == 1
+
+
+def _everything(store: ToolStore) -> list[object]:
+    tables = ("tools", "withdrawn", "tools_fts")
+    return [store.state, *(store._db.execute(f"SELECT * FROM {t}").fetchall() for t in tables)]
+
+
+@pytest.mark.parametrize("whose", ["its own", "another server's"])
+def test_a_handle_listed_twice_is_refused_whole(catalog: Catalog, whose: str) -> None:
+    """Neither tool is dropped silently, and the sync's other changes are not applied either."""
+    store = _filled(catalog)
+    before = _everything(store)
+    server, other = (catalog.server(name) for name in catalog.companies[:2])
+    first, second, third, *_ = server.list_tools()
+    taken = second if whose == "its own" else other.list_tools()[0]
+    server.rename(first.metric, taken.name)
+    server.replace_tool(third.metric, "zz-04", ("restated",))
+    words = (
+        f"{server.name!r} lists the tool name {taken.name!r} more than once.*Rename all but one"
+        if whose == "its own"
+        else f"{server.name!r} lists the tool name {taken.name!r}, which server {other.name!r} has"
+    )
+    with pytest.raises(DuplicateToolError, match=words) as caught:
+        store.sync(server)
+    assert (caught.value.name, caught.value.server) == (taken.name, server.name)
+    assert caught.value.owner == (server.name if whose == "its own" else other.name)
+    assert _everything(store) == before
+    server.rename(first.metric, "zz-05")
+    assert store.sync(server).created == 2
+
+
+def test_a_handle_moves_once_its_owner_has_given_it_up(catalog: Catalog) -> None:
+    """As the error's message says: sync the old owner first."""
+    store = _filled(catalog)
+    giver, taker = (catalog.server(name) for name in catalog.companies[:2])
+    tool, own = giver.list_tools()[0], taker.list_tools()[0]
+    giver.rename(tool.metric, "zz-06")
+    taker.rename(own.metric, tool.name)
+    with pytest.raises(DuplicateToolError, match=f"sync {giver.name!r} first"):
+        store.sync(taker)
+    store.sync_all([giver, taker])
+    assert store.lookup(tool.name).pair == own.pair
 
 
 def test_an_unknown_handle_says_what_to_do(shared_store: ToolStore) -> None:
