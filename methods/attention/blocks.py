@@ -59,7 +59,10 @@ def mask_kinds(block: int, window: int, sinks: int) -> int:
 
 @dataclass(frozen=True)
 class PlanKey:
-    """What a plan depends on besides the lengths."""
+    """What a plan's tables depend on besides the lengths.
+
+    Not the scale: it may take any number of values, and plans are kept by key.
+    """
 
     window: int
     num_sink_tokens: int
@@ -67,7 +70,6 @@ class PlanKey:
     has_logit: bool
     dtype: torch.dtype
     device: torch.device
-    scale: float
 
 
 @lru_cache(maxsize=64)

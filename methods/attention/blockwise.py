@@ -22,6 +22,7 @@ Shape legend: B rows, Hq query heads, Hkv key heads, G = Hq / Hkv, T positions, 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -130,11 +131,10 @@ def _run_tiled(
         has_logit=sink_logits is not None,
         dtype=query.dtype,
         device=query.device,
-        scale=scale,
     )
     if layout.kind != "packed":
         # Padding lies behind every real query, so causality alone hides its keys.
-        plan = packing.plan_for_rows(make, rows * key.shape[1], length)
+        plan = replace(packing.plan_for_rows(make, rows * key.shape[1], length), scale=scale)
         padding = layout.padding_on(query.device)
         out = _run(query, key, value, sink_logits, plan)
         return out if padding is None else out.masked_fill(padding, 0.0)
@@ -142,7 +142,7 @@ def _run_tiled(
     packed = packing.packing_for(make, layout, key.shape[1])
     flat = [x.transpose(0, 1).reshape(1, -1, rows * length, width) for x in (query, key, value)]
     q, k, v = (x.index_select(2, packed.slot_source) for x in flat)
-    out = _run(q, k, v, sink_logits, packed.plan)
+    out = _run(q, k, v, sink_logits, replace(packed.plan, scale=scale))
     out = out.index_select(2, packed.token_slot).view(heads, rows, length, width).transpose(0, 1)
     padding = layout.padding_on(query.device)
     return out if padding is None else out.masked_fill(padding, 0.0)

@@ -45,6 +45,7 @@ class TiledPlan:
         masks: [kinds, C, (1 +) L], see ``mask_table``.
         mask_of: int64 [N * G], which mask a block and head of its group uses.
         sink_slots: int64 [K * S], where each block finds its sink keys in its row; None: at 0..S-1.
+        scale: Factor on the scores; no table depends on it.
     """
 
     key: PlanKey
@@ -55,6 +56,7 @@ class TiledPlan:
     masks: Tensor
     mask_of: Tensor
     sink_slots: Tensor | None
+    scale: float = 1.0
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, logits: Tensor | None) -> Tensor:
         """Output [B, Hq, T, D] for query [B, Hq, T, D], key and value [B, Hkv, T, D]."""
@@ -119,7 +121,7 @@ class TiledPlan:
         ]
 
     def _forward(self, query: Tensor, key: Tensor, value: Tensor, logits: Tensor | None) -> Tensor:
-        queries, scale = self._cut(query), self.key.scale
+        queries, scale = self._cut(query), self.scale
         spans, sinks = self._spans(key), self._sink_keys(key)
         value_spans, value_sinks = self._spans(value), self._sink_keys(value)
         columns = self._logit_columns(logits, query.shape[0])
@@ -142,7 +144,7 @@ class TiledPlan:
         out: Tensor,
         grad_out: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        queries, upstream, scale = self._cut(query), self._cut(grad_out), self.key.scale
+        queries, upstream, scale = self._cut(query), self._cut(grad_out), self.scale
         delta = self._cut(rowsum(grad_out, out))
         spans, sinks = self._spans(key), self._sink_keys(key)
         value_spans, value_sinks = self._spans(value), self._sink_keys(value)

@@ -63,7 +63,7 @@ def test_nothing_kept_is_an_inference_tensor():
     with torch.inference_mode():
         kept = layout.layout_of(torch.tensor(IDS["packed"]))
         kept.padding_on(torch.device("cpu"))
-        key = blocks.PlanKey(6, 3, 2, True, torch.float32, torch.device("cpu"), 0.5)
+        key = blocks.PlanKey(6, 3, 2, True, torch.float32, torch.device("cpu"))
         moved = packing.packing_for(key, kept, 2)
         plan = packing.plan_for_rows(key, 4, 30)
         mask = block_mask(kept, 6, 3, torch.device("cpu"))
@@ -77,3 +77,27 @@ def test_nothing_kept_is_an_inference_tensor():
         layout._cache[0][0],
     ]
     assert not any(x.is_inference() for x in tables)
+
+
+@pytest.mark.usefixtures("nothing_kept")
+def test_a_swept_scale_keeps_one_table(make_inputs):
+    """A scale of any value (a temperature, say) shares the tables, and each call uses its own."""
+    inputs, ids = make_inputs(length=30), _ids("packed")
+    layout_tables = layout.layout_of(ids).scratch
+    for scale in (0.1, 0.2, 0.3):
+        got = _attend(inputs, ids, "blockwise", window=6, scale=scale)
+        want = _attend(inputs, ids, "reference", window=6, scale=scale)
+        torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
+        _attend(inputs, None, "blockwise", window=6, scale=scale)
+    assert sorted(name[0] for name in layout_tables) == ["packing", "padding"]
+    assert packing.plan_for_rows.cache_info().currsize == 1
+
+
+@pytest.mark.usefixtures("nothing_kept")
+def test_a_swept_window_does_not_grow_without_bound(make_inputs):
+    inputs, ids = make_inputs(rows=1, length=80), torch.tensor([[0] * 30 + [1] * 50])
+    for window in range(1, 75):
+        _attend(inputs, ids, "blockwise", window=window)
+    kept = layout.layout_of(ids).scratch
+    assert 8 < len(kept) <= 32
+    assert [name[1].window for name in kept][-1] == 74
