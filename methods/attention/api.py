@@ -7,8 +7,8 @@ tokens.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -126,6 +126,10 @@ def sink_attention(
     Sink tokens are those of StreamingLLM (arXiv 2309.17453), sink logits those of gpt-oss (arXiv
     2508.10925). Exact gradients for query, key, value and sink_logits.
 
+    Autocast does not reach inside: every backend computes in float32 or wider (flex in the dtype it
+    is given). Call ``backward`` outside autocast, as torch advises: inside, autograd runs the
+    reference's own products in the lower precision.
+
     Args:
         query: [B, Hq, T, D].
         key: [B, Hkv, T, D], Hq a multiple of Hkv; query head h reads key head h // (Hq // Hkv).
@@ -167,18 +171,27 @@ def sink_attention(
         "scale": 1.0 / math.sqrt(width) if scale is None else float(scale),
         "layout": layout,
     }
-    if path.backend == "flex":
-        from methods.attention.flex import flex_sink_attention
-
-        out = flex_sink_attention(query, key, value, **arguments)
-    elif path.backend == "blockwise":
-        out = blockwise_attention(query, key, value, **arguments)
-    else:
-        out = reference_attention(query, key, value, **arguments)
+    with _no_autocast(query.device):
+        out = _backend(path)(query, key, value, **arguments)
     record = _recorder.get()
     if record is not None:
         record.append(path)
     return out
+
+
+def _backend(path: AttentionPath) -> Callable[..., Tensor]:
+    if path.backend == "flex":
+        from methods.attention.flex import flex_sink_attention
+
+        return flex_sink_attention
+    return blockwise_attention if path.backend == "blockwise" else reference_attention
+
+
+def _no_autocast(device: torch.device) -> AbstractContextManager[None]:
+    """Autocast off where it is on: the backends call different operators, so it splits them."""
+    if torch.amp.is_autocast_available(device.type) and torch.is_autocast_enabled(device.type):
+        return torch.autocast(device.type, enabled=False)  # type: ignore[no-any-return,unused-ignore]
+    return nullcontext()
 
 
 def _check_tensors(query: Tensor, key: Tensor, value: Tensor) -> None:

@@ -101,3 +101,22 @@ def test_a_swept_window_does_not_grow_without_bound(make_inputs):
     kept = layout.layout_of(ids).scratch
     assert 8 < len(kept) <= 32
     assert [name[1].window for name in kept][-1] == 74
+
+
+@pytest.mark.parametrize("window", [6, None])
+@pytest.mark.parametrize("backend", ["reference", "blockwise"])
+def test_autocast_does_not_split_the_backends(make_inputs, backend, window):
+    """The same bits with autocast on: otherwise one backend would compute in bfloat16, silently."""
+    inputs = make_inputs(length=30, dtype=torch.float32)
+    out = _attend(inputs, _ids("packed"), backend, window=window)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        inside = _attend(inputs, _ids("packed"), backend, window=window)
+        assert torch.is_autocast_enabled("cpu")
+    assert inside.dtype == torch.float32
+    assert torch.equal(inside, out)
+    for got, expected in zip(
+        torch.autograd.grad(inside, inputs.leaves(True), inputs.weight),
+        torch.autograd.grad(out, inputs.leaves(True), inputs.weight),
+        strict=True,
+    ):
+        assert torch.equal(got, expected)
