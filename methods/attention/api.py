@@ -130,6 +130,9 @@ def sink_attention(
     is given). Call ``backward`` outside autocast, as torch advises: inside, autograd runs the
     reference's own products in the lower precision.
 
+    Non-finite values in padding change nothing. In a real token they may reach positions that do not
+    see it, as zero times infinity in a product: of its row, and with blockwise of other rows too.
+
     Args:
         query: [B, Hq, T, D].
         key: [B, Hkv, T, D], Hq a multiple of Hkv; query head h reads key head h // (Hq // Hkv).
@@ -171,6 +174,10 @@ def sink_attention(
         "scale": 1.0 / math.sqrt(width) if scale is None else float(scale),
         "layout": layout,
     }
+    padding = layout.padding_on(query.device)
+    if padding is not None:
+        # A weight of zero does not stop infinity or NaN, and neither does a masked score.
+        query, key, value = (x.masked_fill(padding, 0.0) for x in (query, key, value))
     with _no_autocast(query.device):
         out = _backend(path)(query, key, value, **arguments)
     record = _recorder.get()

@@ -120,3 +120,22 @@ def test_autocast_does_not_split_the_backends(make_inputs, backend, window):
         strict=True,
     ):
         assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("junk", [float("nan"), float("inf")])
+@pytest.mark.parametrize("documents", ["right-padded", "left-padded", "packed"])
+@pytest.mark.parametrize("window", [6, None])
+@pytest.mark.parametrize("backend", ["reference", "blockwise"])
+def test_non_finite_padding_changes_nothing(make_inputs, backend, window, documents, junk):
+    """Outputs and all gradients to the bit, whatever query, key, value and upstream hold there."""
+    ids = _ids(documents)
+    results = []
+    for fill in (0.5, junk):
+        inputs = make_inputs(length=30)
+        padding = (ids == -1)[:, None, :, None]
+        for x in (*inputs.leaves(False), inputs.weight):
+            x.data.masked_fill_(padding, fill)
+        out = _attend(inputs, ids, backend, window=window)
+        results.append((out, *torch.autograd.grad(out, inputs.leaves(True), inputs.weight)))
+    for finite, other in zip(*results, strict=True):
+        assert torch.equal(finite, other)
