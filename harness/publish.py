@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,9 @@ def check_target(path: Path, spec: CellSpec, *, overwrite: bool) -> dict[str, An
         if path.is_dir() or not overwrite:
             raise UnreadableFileError(
                 f"{path} is in the way: {error.reason}.",
-                hint="Move it away, choose another --metrics-dir, or replace it with --overwrite "
+                hint="Move it away, or choose another --metrics-dir."
+                if path.is_dir()
+                else "Move it away, choose another --metrics-dir, or replace it with --overwrite "
                 "(a copy is kept in the run's folder).",
             ) from error
     if existing is not None and existing["cell_id"] != spec.cell_id:
@@ -100,36 +103,60 @@ def _check_writable(directory: Path) -> None:
         ) from error
 
 
+@dataclass(frozen=True)
+class Published:
+    """What became of a metrics file.
+
+    Args:
+        path: The file that holds the document.
+        notes: Lines to show: what was kept, what was moved and where to.
+    """
+
+    path: Path
+    notes: tuple[str, ...] = ()
+
+
 def publish(
     path: Path, document: Mapping[str, Any], spec: CellSpec, *, overwrite: bool, keep_in: Path
-) -> bool:
+) -> Published:
     """Write the metrics file; what stood there with other content is copied into ``keep_in``.
+
+    A failure never replaces a success of the same cell, whatever ``overwrite`` says: it stays in
+    ``keep_in``, where the run has written it.
 
     Args:
         path: Where it goes, exactly.
         document: The metrics document.
         spec: Its cell.
         overwrite: As in ``check_target``, which is asked once more: minutes have passed.
-        keep_in: The cell's folder; copies go to ``replaced`` in it.
-
-    Returns:
-        True if a successful result of this same cell stood there with other content: the same
-        experiment gave other bytes.
+        keep_in: The cell's folder, whose ``metrics.json`` is this document; copies go to
+            ``replaced`` in it.
 
     Raises:
         UserError: As ``check_target``.
         ResultsError: If the file cannot be written.
     """
     existing = check_target(path, spec, overwrite=overwrite)
+    succeeded = existing is not None and existing["status"] == "ok"
+    if succeeded and document["status"] != "ok":
+        return Published(
+            keep_in / "metrics.json",
+            (
+                f"{path} holds a successful result of this same cell and is kept; the failure is in "
+                f"{keep_in / 'metrics.json'}.",
+            ),
+        )
     new = results.dumps(document).encode("utf-8")
-    if path.is_file():
-        old = path.read_bytes()
-        if old != new:
-            name = f"{path.stem}-{hashlib.sha256(old).hexdigest()[:12]}.json"
-            atomic_write(keep_in / "replaced" / name, old)
+    notes = []
+    if path.is_file() and (old := path.read_bytes()) != new:
+        kept = keep_in / "replaced" / f"{path.stem}-{hashlib.sha256(old).hexdigest()[:12]}.json"
+        atomic_write(kept, old)
+        if succeeded:
+            notes.append(
+                f"Warning: {path} held another result of this same cell; a copy is in {kept}. Other "
+                "code or another machine made it, or something here is not reproducible."
+            )
+        else:
+            notes.append(f"{path} is replaced; what it held is kept in {kept}.")
     results.write_metrics(path, document)
-    return (
-        existing is not None
-        and existing["status"] == document["status"] == "ok"
-        and results.dumps(existing).encode("utf-8") != new
-    )
+    return Published(path, tuple(notes))

@@ -160,23 +160,19 @@ def _conclude(
         return EXIT_INTERRUPTED
     if outcome.reused:
         note(_reuse_note(outcome, request))
-    differs = publish(
+    published = publish(
         target,
         outcome.document,
         request.spec,
         overwrite=options.overwrite,
         keep_in=request.cell_dir,
     )
-    if differs:
-        note(
-            f"Warning: {target} held another result of this same cell; a copy is in "
-            f"{request.cell_dir / 'replaced'}. Other code or another machine made it, or "
-            "something here is not reproducible."
-        )
+    for line in published.notes:
+        note(line)
     mirror.finish(outcome, note)
     _print(options, request, outcome, benchmark, target)
     if outcome.status == "failed":
-        raise _failure(outcome, request, target)
+        raise _failure(outcome, request, published.path)
     return 0
 
 

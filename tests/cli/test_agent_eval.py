@@ -165,6 +165,22 @@ def test_no_failure_of_a_worker_is_lost(
         assert "in misbehave" in the_only(cli.cwd, "runs/fake/*/worker.log").read_text()
 
 
+@pytest.mark.parametrize("extra", [[], ["--overwrite"], ["--force"]], ids=str)
+def test_a_failure_never_replaces_a_success_of_the_same_cell(
+    reference, cli, fake, the_only, extra
+) -> None:
+    target = cli.cwd / METRICS
+    target.parent.mkdir(parents=True)
+    good = (reference[0] / METRICS).read_bytes()
+    target.write_bytes(good)
+    done = cli(*fake, *extra, expect=1, FAKE_BEHAVIOUR="raise")
+    assert target.read_bytes() == good
+    failure = the_only(cli.cwd, "runs/fake/*/metrics.json")
+    assert results.read_metrics(failure)["status"] == "failed"
+    assert "is kept; the failure is in" in done.stderr
+    assert f"recorded: {failure.relative_to(cli.cwd)}" in done.stderr
+
+
 def test_a_nan_metric_becomes_null_with_a_reason(cli, fake) -> None:
     """H1: strict JSON, and the table says so."""
     done = cli(*fake, FAKE_BEHAVIOUR="nan")
@@ -188,7 +204,8 @@ def test_another_cells_result_is_not_replaced_unless_asked(reference, cli, fake,
     assert "budget.updates (3 there, 0 here)" in refused.stderr
     assert "--overwrite" in refused.stderr
     assert target.read_bytes() == reference_bytes
-    cli(*small, "--overwrite")
+    replaced = cli(*small, "--overwrite")
+    assert str(the_only(cli.cwd, "runs/fake/*/replaced/*.json")) in replaced.stderr
     assert results.read_metrics(target)["budget"] == {"episodes": 2, "updates": 0}
     assert the_only(cli.cwd, "runs/fake/*/replaced/*.json").read_bytes() == reference_bytes
 

@@ -180,5 +180,7 @@ def test_a_corrupt_metrics_file_in_the_way_is_refused_and_kept(cli, fake, conten
 def test_a_directory_in_place_of_the_metrics_file_is_refused(cli, fake) -> None:
     target = cli.cwd / "metrics" / "fake" / "thin-air-seed42.json"
     target.mkdir(parents=True)
-    cli(*fake, expect=4)
-    cli(*fake, "--overwrite", expect=4)
+    for extra in ([], ["--overwrite"]):
+        done = cli(*fake, *extra, expect=4)
+        assert "--overwrite" not in done.stderr
+        assert "--metrics-dir" in done.stderr
