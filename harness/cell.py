@@ -34,6 +34,7 @@ from harness.atomic import atomic_write
 from harness.errors import UserError
 from harness.launch import WorkerExit, run_worker
 from harness.lock import CellLock
+from harness.scrub import scrub_paths
 from harness.spec import CellSpec
 
 _CODE_FILE = "code-fingerprint"
@@ -189,16 +190,17 @@ def _attempt(
     known = _known_at_start(request, attempt)
     run_file = cell_dir / "run.json"
     results.write_run_record(run_file, results.build_run_record(status="running", **known))
+    base_dir = request.runs_dir.absolute() / "base" / (request.code or "unknown")[:12]
     job = {
         "spec": request.spec.to_json(),
         # A folder a code: a base that other code has built is not found, and so not mixed in.
-        "base_dir": str(request.runs_dir.absolute() / "base" / (request.code or "unknown")[:12]),
+        "base_dir": str(base_dir),
         "plugins": [str(Path(path).absolute()) for path in request.plugins],
         "attempt": attempt,
     }
     ended = run_worker(cell_dir, job, on_event=on_event, stop_level=stop_level, keep_open=(lock,))
     outcome = _read_outcome(cell_dir, ended)
-    document = _final_document(cell_dir, request.spec, outcome)
+    document = _final_document(request, base_dir, outcome)
     facts = dict(outcome.get("facts", {}))
     known["extra"] |= {
         "exit_code": ended.returncode,
@@ -272,19 +274,22 @@ def _unexplained_end(ended: WorkerExit) -> tuple[str, str]:
 
 
 def _final_document(
-    cell_dir: Path, spec: CellSpec, outcome: Mapping[str, Any]
+    request: CellRequest, base_dir: Path, outcome: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """The metrics document that goes with an outcome; a failure's is written here."""
-    path = cell_dir / "metrics.json"
+    path = request.cell_dir / "metrics.json"
     if outcome["status"] == "ok":
         return results.read_metrics(path)
     if outcome["status"] == "interrupted":
         return None
     error = outcome["error"]
-    # The message in the metrics file must not hold paths: it is compared between machines.
-    message = error["message"].replace(str(cell_dir), "<cell>")
+    # The metrics file is compared between machines; run.json and the log have the full text.
+    places = {Path(plugin): f"<plugin>/{Path(plugin).name}" for plugin in request.plugins}
+    places |= {request.cell_dir: "<cell>", base_dir: "<base>", request.runs_dir: "<runs>"}
     document = results.failed_document(
-        **spec.document_head(), error_type=error["type"], message=message
+        **request.spec.document_head(),
+        error_type=error["type"],
+        message=scrub_paths(error["message"], places),
     )
     results.write_metrics(path, document)
     return document

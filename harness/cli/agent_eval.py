@@ -339,8 +339,7 @@ def _print(
 
 
 def _failure(outcome: CellOutcome, request: CellRequest, target: Path) -> UserError:
-    assert outcome.document is not None
-    error = outcome.document["error"]
+    error = outcome.record["extra"]["error"]  # with real paths, unlike the metrics file's
     return UserError(
         f"The cell failed: {error['type']}: {error['message']}\n"
         f"  log:      {_shown_path(request.cell_dir / 'worker.log')}\n"

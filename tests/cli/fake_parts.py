@@ -75,6 +75,8 @@ def hold(context: RunContext) -> None:
 def misbehave(how: str) -> None:
     if how == "raise":
         raise RuntimeError("the reward model is on fire")
+    if how == "path":
+        raise RuntimeError(f"cannot open '{os.getcwd()}/x' or /srv/secret/place.bin")
     if how == "exit":
         sys.exit(5)
     if how == "hard-exit":

@@ -165,6 +165,16 @@ def test_no_failure_of_a_worker_is_lost(
         assert "in misbehave" in the_only(cli.cwd, "runs/fake/*/worker.log").read_text()
 
 
+def test_paths_stay_out_of_the_metrics_file_and_in_the_record(cli, fake, the_only) -> None:
+    done = cli(*fake, expect=1, FAKE_BEHAVIOUR="path")
+    message = results.read_metrics(cli.cwd / METRICS)["error"]["message"]
+    assert message == "cannot open '<cwd>/x' or <path>/place.bin"
+    full = f"cannot open '{cli.cwd}/x' or /srv/secret/place.bin"
+    record = results.read_run_record(the_only(cli.cwd, "runs/fake/*/run.json"))
+    assert record["extra"]["error"]["message"] == full
+    assert full in done.stderr
+
+
 @pytest.mark.parametrize("extra", [[], ["--overwrite"], ["--force"]], ids=str)
 def test_a_failure_never_replaces_a_success_of_the_same_cell(
     reference, cli, fake, the_only, extra
