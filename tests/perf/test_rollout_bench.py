@@ -42,7 +42,7 @@ from methods.policy import SmallPolicy
 from methods.rollout import generate
 from tests.methods.toy import ToySuite
 
-pytestmark = pytest.mark.bench
+pytestmark = [pytest.mark.bench, pytest.mark.timeout(1200)]  # a busy machine stretches the wall
 
 BATCH, PROMPT, NEW, VOCAB = 32, 64, 128, 400
 CONTEXT = ContextBudget(window=40, num_sink_tokens=28)
