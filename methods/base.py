@@ -155,6 +155,12 @@ class AgentSuite(Protocol):
     (the same index is the same world, hidden state included, so that the members of a GRPO group
     face the same task); the scalar rewards of an episode sum to its return R; the terminal ``info``
     holds ``info["metrics"]``, a flat dict of floats, and ``info["tier"]``, a string.
+
+    What is guarded and what is not: gold is out of a *policy's* reach, that is, in no observation,
+    ``info`` or token before a call has earned it. A method is trusted code. It cannot come by gold,
+    or publish a score of its own making, by accident: no public name leads to gold, and a benchmark
+    scores by its own replay of the returned tokens. A hostile plugin, which runs in the same process
+    and can read and change anything there, is out of scope; read a plugin before you run it.
     """
 
     name: str
@@ -185,8 +191,9 @@ class Episode:
         action_mask: T booleans, True where the policy sampled the token (loss mask).
         log_probs: T floats, log-probability under the sampling policy, 0 where not sampled.
         grammar_state: T grammar states before each sampled token, -1 where not sampled.
-        reward: Return of the episode.
-        metrics: The environment's terminal metrics, plus what the rollout measured.
+        reward: Return of the episode. For training; a benchmark replays the tokens to score them.
+        metrics: The environment's terminal metrics, plus what the rollout measured. A benchmark
+            takes from here only what no replay can tell (for example ``kv_cache_peak_bytes``).
         tier: Difficulty tier.
         turns: (start, stop, role) spans of ``tokens``; role is "observation" or "action".
     """
@@ -207,7 +214,8 @@ class AgentOutcome:
     """What a method did on an agent suite.
 
     Args:
-        base_episodes: Held-out episodes before RL, in task order.
+        base_episodes: Held-out episodes before RL, ``RunContext.episodes`` of them, of distinct
+            tasks in ascending order.
         episodes: The same tasks after RL, same order.
         history: One flat dict of numbers an update (the learning curve).
         updates: Number of policy updates made.

@@ -25,6 +25,9 @@ from methods.base import Codec, ContextBudget, Demonstration, Split
 class ScaleMCPSuite:
     """An ``AgentSuite`` over one task configuration.
 
+    Methods are handed this object, so its public names are exactly those of ``AgentSuite``; the
+    task set, from which gold values can be computed, is private.
+
     Args:
         config: Decides every task; the default suite if None.
 
@@ -38,30 +41,30 @@ class ScaleMCPSuite:
     name: str = "scalemcp-mini"
 
     def __init__(self, config: SuiteConfig | None = None) -> None:
-        self.config = config if config is not None else SuiteConfig()
+        self._config = config if config is not None else SuiteConfig()
+        self._tasks = TaskSet(self._config)
         self.codec: Codec = shared_codec()
-        self.context: ContextBudget = context_budget(self.config.difficulty)
-        self.tasks = TaskSet(self.config)
-        self.fingerprint = fingerprint(self.tasks)
+        self.context: ContextBudget = context_budget(self._config.difficulty)
+        self.fingerprint = fingerprint(self._tasks)
         self._demo_env: ScaleMCPMiniEnv | None = None
 
     def num_tasks(self, split: Split) -> int:
         """Number of tasks in a split."""
-        return self.tasks.num_tasks(split)
+        return self._tasks.num_tasks(split)
 
     def make_env(self, split: Split) -> ScaleMCPMiniEnv:
         """A fresh, unwrapped environment over a split."""
-        return ScaleMCPMiniEnv(split, tasks=self.tasks)
+        return ScaleMCPMiniEnv(split, tasks=self._tasks)
 
     def demonstration(self, index: int, *, noisy: bool, seed: int) -> Demonstration:
         """A scripted expert's episode on train task ``index``; same arguments, same tokens.
 
         The clean expert sees what a policy sees and makes no mistake; the noisy one lapses as
-        ``config.noisy_skill`` says. Not thread-safe (one environment serves all calls).
+        ``SuiteConfig.noisy_skill`` says. Not thread-safe (one environment serves all calls).
         """
         if self._demo_env is None:
             self._demo_env = self.make_env("train")
-        skill = self.config.noisy_skill if noisy else CLEAN_SKILL
+        skill = self._config.noisy_skill if noisy else CLEAN_SKILL
         rng = random.Random(stable_hash("demonstration", index, noisy, seed))
         return demonstrate(self._demo_env, shared_codec(), FieldExpert(skill, rng), index)
 
