@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import operator
 import string
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from itertools import islice
+from typing import Any, Final, TypeVar
 
 from gymnasium import spaces
 
 from benchmarks.scalemcp_mini.words import MAX_VALUES, VALUE_RANGE, VERBS, YEARS
 
 Action = dict[str, Any]
+_T = TypeVar("_T")
 
 SEARCH, CALL, ASK, ANSWER = range(4)
 _NO_VALUES: Final = (-1,) * MAX_VALUES
@@ -25,6 +28,25 @@ _CHARSET: Final = string.ascii_letters + string.digits + string.punctuation + " 
 
 class BadActionError(ValueError):
     """An action that does not mean anything; the environment turns it into an MCP error."""
+
+
+def _guarded(read: Callable[[Any], _T]) -> Callable[[Any], _T]:
+    """``read``, with whatever an action's own code raises (a ``get``, an iterator, an ``__index__``)
+    turned into BadActionError.
+    """
+
+    @wraps(read)
+    def guarded(action: Any) -> _T:
+        try:
+            return read(action)
+        except BadActionError:
+            raise
+        except Exception as error:  # noqa: BLE001 - foreign code may raise anything
+            raise BadActionError(
+                f"the action cannot be read: {type(error).__name__}; give a plain dict"
+            ) from None
+
+    return guarded
 
 
 def search(query: str) -> Action:
@@ -71,6 +93,7 @@ def observation_space() -> spaces.Dict:
     )
 
 
+@_guarded
 def verb_of(action: Any) -> int:
     """The verb of anything that may be an action.
 
@@ -85,6 +108,7 @@ def verb_of(action: Any) -> int:
     return verb
 
 
+@_guarded
 def query_of(action: Mapping[str, Any]) -> str:
     """The query, at most 200 characters of it.
 
@@ -94,9 +118,10 @@ def query_of(action: Mapping[str, Any]) -> str:
     query = action.get("query")
     if not isinstance(query, str):
         raise BadActionError(f"query is a string, got {type(query).__name__}")
-    return query[:_MAX_QUERY]
+    return str.__str__(query)[:_MAX_QUERY]  # an exact str, whatever a subclass overrides
 
 
+@_guarded
 def tool_of(action: Mapping[str, Any]) -> str:
     """The handle.
 
@@ -104,11 +129,13 @@ def tool_of(action: Mapping[str, Any]) -> str:
         BadActionError: If it is not a string that could be one.
     """
     tool = action.get("tool")
-    if not isinstance(tool, str) or len(tool) > 64:
-        raise BadActionError("tool is a handle of at most 64 characters, for example '12-07'")
-    return tool
+    name = str.__str__(tool) if isinstance(tool, str) else None
+    if name is None or len(name) > 64 or not name.isascii():
+        raise BadActionError("tool is a handle of at most 64 ASCII characters, such as '12-07'")
+    return name
 
 
+@_guarded
 def year_of(action: Mapping[str, Any]) -> int:
     """The year.
 
@@ -121,6 +148,7 @@ def year_of(action: Mapping[str, Any]) -> int:
     return year
 
 
+@_guarded
 def values_of(action: Mapping[str, Any]) -> tuple[int, ...]:
     """The answered values, padding removed.
 
@@ -130,7 +158,8 @@ def values_of(action: Mapping[str, Any]) -> tuple[int, ...]:
     given = action.get("values")
     if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
         raise BadActionError("values is a sequence of 0 to 5 integers")
-    values = tuple(_integer(value, "values") for value in given)
+    first = islice(given, MAX_VALUES + 1)  # enough to see that there are too many
+    values = tuple(_integer(value, "values") for value in first)
     end = values.index(-1) if -1 in values else len(values)
     if len(values) > MAX_VALUES or any(value != -1 for value in values[end:]):
         raise BadActionError("values holds 0 to 5 integers, then only -1")

@@ -120,7 +120,7 @@ class ScaleMCPMiniEnv(gymnasium.Env[Observation, Action]):
         Undoes the last episode's catalog changes through the same sync that made them.
 
         Raises:
-            ValueError: If the index is not one of the split's.
+            ValueError: If the index is not an integer or not one of the split's.
         """
         super().reset(seed=seed)
         index = (options or {}).get("task_index")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 from dataclasses import dataclass
 from functools import lru_cache
@@ -114,14 +115,18 @@ class TaskSet:
         """Task ``index`` of a split.
 
         Raises:
-            ValueError: If there is no such split or index.
+            ValueError: If there is no such split, or ``index`` is no integer or out of range.
         """
         if split not in ("train", "heldout"):
             raise ValueError(f"unknown split {split!r}; allowed are 'train' and 'heldout'")
-        if not 0 <= index < self.num_tasks(split):
-            raise ValueError(
-                f"task_index is {index}; split {split!r} has tasks 0 to {self.num_tasks(split) - 1}"
-            )
+        allowed = f"split {split!r} has tasks 0 to {self.num_tasks(split) - 1}"
+        try:
+            number = -1 if isinstance(index, bool) else operator.index(index)
+        except TypeError:
+            number = -1
+        if not 0 <= number < self.num_tasks(split):
+            raise ValueError(f"task_index is {index!r}; {allowed}, given as an integer")
+        index = number
         seed = stable_hash("task", self.config.root, split, index)
         rng = random.Random(seed)
         seeds = self.catalog_seeds(split)
