@@ -18,7 +18,10 @@ class Evaluator:
 
     Definitions:
         answer_accuracy: Values that are right at their place in the request, divided by the larger
-            of values asked for and values answered; 0 without an answer.
+            of values asked for and values answered; 0 without an answer. It looks at the answer
+            alone: a value that was guessed, never obtained by a call, counts when it is right (one
+            chance in ``words.VALUE_RANGE`` for each), and earns its part of SHARE_REWARD. That
+            values were obtained is what plan_success adds, and joint_success needs both.
         plan_success: 1 if, before the answer, every requested pair was obtained by a successful
             call of its own tool with the requested year, and the answer holds exactly one value for
             each; else 0. Detours cost, but do not break the plan.
