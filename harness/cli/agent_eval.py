@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from harness.builtins import registries
 from harness.cell import CellOutcome, CellRequest, command_line, run_cell, shown
+from harness.cli.stopping import StopRequests
 from harness.errors import EXIT_FAILED, EXIT_INTERRUPTED, UserError
 from harness.publish import check_target, publish, target_path
 from harness.spec import MAX_SEED, CellSpec, build_spec
@@ -138,10 +138,12 @@ def _run(options: _Options) -> int:
             mirror.on_event(event)
             display.on_event(event)
 
-        with _StopRequests(display.note) as stop, display:
+        with StopRequests(display.note) as stop, display:
             outcome = run_cell(
                 request, force=options.force, on_event=on_event, stop_level=stop.level
             )
+        if stop.asked and outcome.document is not None:
+            display.note("The cell had come to its end already; finishing with what it gave.")
         return _conclude(options, request, outcome, benchmark, target, mirror, display.note)
 
 
@@ -193,45 +195,6 @@ def _resolve(options: _Options) -> tuple[CellSpec, Benchmark, dict[str, str]]:
         updates=options.updates,
     )
     return spec, benchmark, origins
-
-
-class _StopRequests:
-    """Counts Ctrl-C and SIGTERM while a cell runs: the first saves and stops, the second kills."""
-
-    _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-    def __init__(self, note: Callable[[str], None]) -> None:
-        self._note = note
-        self._count = 0
-        self._told = 0
-        self._before: list[Any] = []
-
-    def level(self) -> int:
-        """How often the user asked; says so here, since printing in a handler could deadlock."""
-        if self._count > self._told:
-            self._told = self._count
-            self._note(
-                "Stopping: saving a checkpoint (Ctrl-C again stops at once)."
-                if self._count == 1
-                else "Stopping at once."
-            )
-        return self._count
-
-    def __enter__(self) -> _StopRequests:
-        self._before = [signal.signal(number, self._on_signal) for number in self._SIGNALS]
-        return self
-
-    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
-        self._count += 1
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for number, handler in zip(self._SIGNALS, self._before, strict=True):
-            signal.signal(number, handler)
 
 
 def _reuse_note(outcome: CellOutcome, request: CellRequest) -> str:

@@ -5,6 +5,7 @@ Progress goes to stderr and may be lost (a closed pipe must not cost a run); res
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -124,7 +125,8 @@ class ProgressDisplay:
         trace: TracebackType | None,
     ) -> None:
         if self._bars is not None:
-            self._bars.stop()
+            with contextlib.suppress(OSError):  # the terminal has gone
+                self._bars.stop()
 
     def on_event(self, event: Mapping[str, Any]) -> None:
         """Show one event; malformed ones and a closed output are ignored."""
@@ -241,7 +243,7 @@ def print_result(
     sign = "±" if console.encoding.lower().startswith("utf") else "+-"
     title = (
         f"{document['method']['name']} on {document['benchmark']['name']}, seed {document['seed']}, "
-        f"{document['budget']['updates']} updates"
+        f"{document['budget']['updates']} update{'' if document['budget']['updates'] == 1 else 's'}"
     )
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), show_header=False)
     table.add_column(style="bold")

@@ -5,12 +5,20 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+import os
+import sys
 
-import click
+try:
+    import contextlib
+    import importlib
+    from typing import Any
 
-from harness.errors import EXIT_INTERRUPTED, UserError
+    import click
+
+    from harness.cli.streams import discard_output, is_output_error, open_missing_streams
+    from harness.errors import EXIT_FAILED, EXIT_INTERRUPTED, UserError
+except KeyboardInterrupt:  # nothing has begun: end as quietly as any later interruption
+    os._exit(130)
 
 # Name -> ("module:attribute", one line for --help).
 _COMMANDS: dict[str, tuple[str, str]] = {
@@ -97,7 +105,28 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point of the console script."""
-    cli(prog_name="auto-research")
+    code: Any = None
+    try:
+        open_missing_streams()
+        try:
+            cli(prog_name="auto-research")
+        except SystemExit as done:
+            code = done.code
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+    except OSError as error:
+        if not is_output_error(error):
+            raise
+        code = code or EXIT_FAILED
+        with contextlib.suppress(OSError):
+            show_error(
+                f"The output cannot be written: {error.strerror}.",
+                "Files that the command has written are complete; free some space, or send the "
+                "output elsewhere.",
+            )
+    discard_output()
+    sys.exit(code)
 
 
 if __name__ == "__main__":

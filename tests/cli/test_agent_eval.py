@@ -120,6 +120,15 @@ def test_ctrl_c_while_the_worker_is_starting_is_an_interruption_too(cli, fake, w
     assert not (cli.cwd / METRICS).exists()
 
 
+def test_a_closed_terminal_is_an_interruption_too(cli, fake, wait_for) -> None:
+    process = cli.start(*fake, FAKE_HOLD="2")
+    wait_for(lambda: progressed(cli.cwd))
+    process.send_signal(signal.SIGHUP)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "To continue" in said
+
+
 def test_a_second_ctrl_c_stops_a_worker_that_does_not_listen(cli, fake, wait_for) -> None:
     process = cli.start(*fake, FAKE_HOLD="2", FAKE_BEHAVIOUR="stubborn")
     worker = wait_for(lambda: progressed(cli.cwd))

@@ -88,6 +88,45 @@ def test_list_into_a_closed_pipe_is_quiet(cli) -> None:
     process.wait()
 
 
+def in_shell(cli, redirection: str, arguments: str, expect: int) -> str:
+    """What a command says when the shell closes or fills its streams."""
+    command = f"{sys.executable} -P -m harness.cli.main {arguments} {redirection}"
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=cli.cwd,
+        env=cli.environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == expect, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize(
+    ("redirection", "arguments", "expect"),
+    [
+        (">&-", "list", 0),
+        (">/dev/full", "list", 1),
+        (">/dev/full", "--help", 1),
+        ("<&- >&- 2>&-", "list", 0),
+    ],
+)
+def test_closed_and_full_outputs_end_without_a_traceback(
+    cli, redirection, arguments, expect
+) -> None:
+    said = in_shell(cli, redirection, arguments, expect)
+    assert ("No space left" in said) == ("full" in redirection)
+
+
+def test_a_cell_runs_with_its_standard_streams_closed(cli, fake) -> None:
+    in_shell(cli, "<&- >&- 2>&-", " ".join(fake), 0)
+    assert (cli.cwd / "metrics" / "fake" / "thin-air-seed42.json").is_file()
+
+
 EVAL = ["agent-eval", "--method", "fake", "--benchmark", "thin-air"]
 
 
