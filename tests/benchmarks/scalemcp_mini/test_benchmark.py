@@ -8,88 +8,23 @@ import math
 import random
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from benchmarks.scalemcp_mini.benchmark import BENCHMARK, ScaleMCPBenchmark
 from benchmarks.scalemcp_mini.codec import shared_codec
 from benchmarks.scalemcp_mini.experts import (
-    Agent,
     DoNothing,
     FieldExpert,
     OracleExpert,
     RandomAgent,
     play,
 )
-from benchmarks.scalemcp_mini.knobs import NOISY_SKILL, Difficulty, SuiteConfig, stable_hash
+from benchmarks.scalemcp_mini.knobs import NOISY_SKILL, Difficulty, SuiteConfig
 from benchmarks.scalemcp_mini.suite import ScaleMCPSuite
 from benchmarks.scalemcp_mini.words import VERBS
-from methods.base import AgentOutcome, AgentSuite, Episode, RunContext
-
-
-class _Seeds:
-    def integer(self, role: str, *path: int) -> int:
-        return stable_hash(role, *path) >> 1
-
-    def numpy(self, role: str, *path: int) -> Any:
-        raise NotImplementedError
-
-    torch = numpy
-
-
-def _episode(suite: AgentSuite, agent: Agent, env: Any, index: int) -> Episode:
-    """An episode in the shape that a rollout leaves."""
-    observation, _ = env.reset(options={"task_index": index})
-    tokens: list[int] = []
-    turns: list[tuple[int, int, str]] = []
-    mask: list[bool] = []
-    over = False
-    while not over:
-        action = agent.act(observation)
-        for role, part in (
-            ("observation", suite.codec.encode_observation(observation)),
-            ("action", suite.codec.encode_action(action)),
-        ):
-            turns.append((len(tokens), len(tokens) + len(part), role))
-            tokens += part
-            mask += [role == "action"] * len(part)
-        observation, reward, terminated, truncated, info = env.step(action)
-        over = terminated or truncated
-    measured = {
-        "tokens": float(len(tokens)), "context_retained": 0.5,
-        "kv_cache_peak_bytes": float(min(len(tokens), 72) * 10), "turns": len(turns) / 2,
-    }  # fmt: skip
-    return Episode(
-        index, tokens, mask, [0.0] * len(tokens), [-1] * len(tokens), reward,
-        info["metrics"] | measured, info["tier"], turns,
-    )  # fmt: skip
-
-
-class _Scripted:
-    """A method that plays scripted agents instead of training."""
-
-    name, version, config = "scripted", "1", None
-
-    def __init__(self, make: Callable[[Any, int], Agent], counters: dict[str, float]) -> None:
-        self._make, self._counters = make, counters
-
-    def run_agent(self, suite: AgentSuite, context: RunContext) -> AgentOutcome:
-        env = suite.make_env("heldout")
-        indices = range(context.episodes)
-        before = [_episode(suite, DoNothing(), env, i) for i in indices]
-        after = [_episode(suite, self._make(env, i), env, i) for i in indices]
-        return AgentOutcome(before, after, [{"loss": 0.0}], 7, self._counters)
-
-
-def _context(episodes: int) -> RunContext:
-    return RunContext(
-        seed=42, episodes=episodes, updates=7, cell_dir=Path(), base_dir=Path(), seeds=_Seeds(),
-        base_seeds=lambda _: _Seeds(), report=lambda _: None, should_stop=lambda: False,
-    )  # fmt: skip
-
+from methods.base import AgentSuite
+from tests.benchmarks.scalemcp_mini.played import Scripted, context
 
 _COUNTERS = {"zero_variance_groups": 3.0, "invalid_rewards": 0.0, "max_log_ratio_gap": 1e-6}
 
@@ -130,7 +65,7 @@ def test_the_clean_expert_nearly_always_succeeds_and_the_noisy_one_leaves_room()
 
 
 def test_metrics_are_complete_in_bounds_and_right_for_an_expert() -> None:
-    result = BENCHMARK.run(_Scripted(lambda env, _: OracleExpert(env), _COUNTERS), _context(60))
+    result = BENCHMARK.run(Scripted(lambda env, _: OracleExpert(env), _COUNTERS), context(60))
     assert result.metrics.keys() == BENCHMARK.metric_specs.keys()
     for name, spec in BENCHMARK.metric_specs.items():
         metric = result.metrics[name]
@@ -155,7 +90,7 @@ def test_metrics_are_complete_in_bounds_and_right_for_an_expert() -> None:
 
 def test_a_share_without_an_occasion_is_undefined_and_never_one() -> None:
     """B2: an empty criterion is n/a."""
-    result = BENCHMARK.run(_Scripted(lambda *_: DoNothing(), {}), _context(3))
+    result = BENCHMARK.run(Scripted(lambda *_: DoNothing(), {}), context(3))
     for name in ("tool_correctness", "recall_at_k", "max_log_ratio_gap"):
         assert result.metrics[name].value is None
         assert result.metrics[name].reason
@@ -170,7 +105,7 @@ def test_a_share_without_an_occasion_is_undefined_and_never_one() -> None:
 
 def test_standard_error_is_sample_std_over_root_n() -> None:
     result = BENCHMARK.run(
-        _Scripted(lambda _, i: FieldExpert(NOISY_SKILL, random.Random(i)), {}), _context(50)
+        Scripted(lambda _, i: FieldExpert(NOISY_SKILL, random.Random(i)), {}), context(50)
     )
     for name in ("average_cost", "joint_success", "average_tokens"):
         sample = result.samples[name]
@@ -183,7 +118,7 @@ def test_standard_error_is_sample_std_over_root_n() -> None:
 
 
 def test_trajectories_can_be_read_turn_by_turn_as_json() -> None:
-    result = BENCHMARK.run(_Scripted(lambda *_: FieldExpert(), _COUNTERS), _context(30))
+    result = BENCHMARK.run(Scripted(lambda *_: FieldExpert(), _COUNTERS), context(30))
     assert len(result.trajectories) == 5
     assert {t["tier"] for t in result.trajectories} == {f"tier_{n}" for n in range(1, 6)}
     for episode in json.loads(json.dumps(result.trajectories, allow_nan=False)):
@@ -196,7 +131,7 @@ def test_trajectories_can_be_read_turn_by_turn_as_json() -> None:
 
 def test_too_many_episodes_say_how_many_there_are() -> None:
     with pytest.raises(ValueError, match="use --episodes 1000"):
-        BENCHMARK.run(_Scripted(lambda *_: DoNothing(), {}), _context(1001))
+        BENCHMARK.run(Scripted(lambda *_: DoNothing(), {}), context(1001))
 
 
 def test_fingerprint_is_stable_and_every_knob_changes_it() -> None:
@@ -228,6 +163,8 @@ def test_the_suite_is_an_agent_suite_and_gives_no_gold() -> None:
     suite = ScaleMCPSuite()
     assert isinstance(suite, AgentSuite)
     assert (suite.num_tasks("train"), suite.num_tasks("heldout")) == (2**20, 1000)
+    protocol = {"name", "fingerprint", "codec", "context", "num_tasks", "make_env", "demonstration"}
+    assert {name for name in dir(suite) if not name.startswith("_")} == protocol
 
 
 @pytest.mark.parametrize("noisy", [False, True])
