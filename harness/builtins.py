@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from harness.plugins import load_plugin
+from harness.plugins import load_plugin, without_repeats
 from harness.registry import Registry
 from methods.base import Benchmark, Method
 
@@ -78,6 +78,6 @@ def registries(plugins: Sequence[Path] = ()) -> Registries:
         known.benchmarks.register(
             name, target, version=version, origin=ORIGIN, description=description
         )
-    for path in plugins:
+    for path in without_repeats(plugins):
         load_plugin(path, known.methods, known.benchmarks)
     return known

@@ -7,10 +7,13 @@ worker, with this user's rights: only load files that you would run.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib.util
+import reprlib
 import sys
-from collections.abc import Iterable
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +21,13 @@ from typing import Any
 from harness.errors import RegistryError
 from harness.registry import Registry
 from methods.base import Benchmark, Method
+
+
+def without_repeats(paths: Iterable[Path]) -> tuple[Path, ...]:
+    """The plugin files in order, each once: a file that is named twice is one plugin."""
+    return tuple({Path(path).resolve(): Path(path) for path in reversed(list(paths))}.values())[
+        ::-1
+    ]
 
 
 def load_plugin(path: Path, methods: Registry[Method], benchmarks: Registry[Benchmark]) -> None:
@@ -34,12 +44,11 @@ def load_plugin(path: Path, methods: Registry[Method], benchmarks: Registry[Benc
     """
     path = Path(path).absolute()
     module = _import_file(path)
-    origin = f"plugin {path}"
     brought = 0
     registry: Registry[Any]
     for attribute, registry in (("METHODS", methods), ("BENCHMARKS", benchmarks)):
         for position, part in enumerate(_parts(module, attribute, path)):
-            _register(registry, part, f"{module.__name__}:{attribute}[{position}]", origin)
+            _register(registry, part, f"{module.__name__}:{attribute}[{position}]", path)
             brought += 1
     if not brought:
         raise RegistryError(
@@ -60,31 +69,114 @@ def _import_file(path: Path) -> ModuleType:
     sys.modules[name] = module  # dataclasses look their module up while it is imported
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit too: a plugin does not end us
         del sys.modules[name]
-        raise RegistryError(
-            f"The plugin {path} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
+        raise _plugin_failure(f"The plugin {path} cannot be imported", error, path) from error
     return module
+
+
+def _plugin_failure(what: str, error: BaseException, path: Path) -> RegistryError:
+    """An error that says which line of the plugin raised what."""
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == str(path)
+    ]
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        lines.append(error.lineno)
+    where = f" ({path.name}:{lines[-1]})" if lines else ""
+    said = f"{type(error).__name__}: {error}"
+    if isinstance(error, SystemExit):
+        said = f"it calls sys.exit({error.code!r})"
+    hint = "Correct that line of the plugin, and type the same command again."
+    if isinstance(error, ModuleNotFoundError):
+        hint = f"Install what provides {error.name!r} into this Python ({sys.executable})."
+    return RegistryError(f"{what}: {said}{where}.", hint=hint)
 
 
 def _parts(module: ModuleType, attribute: str, path: Path) -> list[Any]:
     parts = getattr(module, attribute, ())
     if isinstance(parts, (str, bytes)) or not isinstance(parts, Iterable):
         raise RegistryError(
-            f"{attribute} in the plugin {path} is {parts!r}, not a list of objects."
+            f"{attribute} in the plugin {path} is {parts!r}, not a list of objects.",
+            hint=f"Write for example {attribute} = [MyPart()].",
         )
-    return list(parts)
+    try:
+        return list(parts)
+    except Exception as error:  # a generator runs the plugin's code
+        raise _plugin_failure(f"{attribute} in the plugin {path} fails", error, path) from error
 
 
-def _register(registry: Registry[Any], part: Any, target: str, origin: str) -> None:
-    name, version = getattr(part, "name", None), getattr(part, "version", None)
-    if not isinstance(name, str) or not isinstance(version, str):
+def _register(registry: Registry[Any], part: Any, target: str, path: Path) -> None:
+    origin = f"plugin {path}"
+    where = f"{target} ({origin})"
+    if isinstance(part, type):
         raise RegistryError(
-            f"{target} ({origin}) has name {name!r} and version {version!r}; a {registry.kind} "
-            "needs both as strings."
+            f"{where} is the class {part.__name__}, not an object of it.",
+            hint=f"Write {part.__name__}() instead of {part.__name__}.",
+        )
+    problems = [
+        f"{member} {wrong}"
+        for member, allowed, fits in _PROTOCOLS[registry.kind]
+        if (wrong := _misfit(part, member, allowed, fits))
+    ]
+    if problems:
+        raise RegistryError(
+            f"{where} is no {registry.kind}: {'; '.join(problems)}.",
+            hint=f"methods/base.py says what a {registry.kind} needs.",
         )
     description = (type(part).__doc__ or "").strip().partition("\n")[0]
     registry.register(
-        name, target, version=version, origin=origin, description=description, loader=lambda: part
+        part.name,
+        target,
+        version=part.version,
+        origin=origin,
+        description=description,
+        loader=lambda: part,
     )
+
+
+def _misfit(part: Any, member: str, allowed: str, fits: Callable[[Any], bool]) -> str:
+    """What is wrong with one member of a part, empty if nothing."""
+    try:
+        value = getattr(part, member)
+    except AttributeError as error:
+        return "is missing" if error.name == member else f"raises AttributeError: {error}"
+    except Exception as error:  # noqa: BLE001  a property runs the plugin's code
+        return f"raises {type(error).__name__}: {error}"
+    return "" if fits(value) else f"is {reprlib.repr(value)}, not {allowed}"
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_dataclass(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+# Member, what it must be, and the test of it: what planning and running rely on.
+_PROTOCOLS: Mapping[str, Sequence[tuple[str, str, Callable[[Any], bool]]]] = {
+    "method": (
+        ("name", "a string", _is_text),
+        ("version", "a string", _is_text),
+        ("config", "an instance of a dataclass", _is_dataclass),
+        ("run_agent", "a function", callable),
+    ),
+    "benchmark": (
+        ("name", "a string", _is_text),
+        ("version", "a string", _is_text),
+        ("metric_specs", "a mapping", lambda value: isinstance(value, Mapping)),
+        ("summary", "a sequence", lambda value: isinstance(value, Sequence)),
+        ("default_episodes", "an integer", _is_count),
+        ("default_updates", "an integer", _is_count),
+        ("data_fingerprint", "a function", callable),
+        ("run", "a function", callable),
+    ),
+}

@@ -12,10 +12,12 @@ import click
 
 from harness.builtins import registries
 from harness.cell import CellOutcome, CellRequest, command_line, run_cell, shown
+from harness.cli.options import PathType, WholeNumber
 from harness.cli.stopping import StopRequests
 from harness.errors import EXIT_FAILED, EXIT_INTERRUPTED, UserError
+from harness.plugins import without_repeats
 from harness.publish import check_target, publish, target_path
-from harness.spec import MAX_SEED, CellSpec, build_spec
+from harness.spec import CellSpec, build_spec
 from methods.base import Benchmark
 
 if TYPE_CHECKING:
@@ -41,21 +43,8 @@ class _Options:
     overwrite: bool
 
 
-class _WholeNumber(click.IntRange):
-    """An integer from ``minimum`` on; the help shows no upper limit that nobody would reach."""
-
-    def __init__(self, minimum: int) -> None:
-        super().__init__(min=minimum)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        number = super().convert(value, param, ctx)
-        if number > MAX_SEED:
-            self.fail(f"{number} is too large; the largest allowed is {MAX_SEED}.", param, ctx)
-        return number
-
-
 def _path_option(*names: str, **options: Any) -> Callable[[Any], Any]:
-    return click.option(*names, type=click.Path(path_type=Path), show_default=True, **options)
+    return click.option(*names, type=PathType(), show_default=True, **options)
 
 
 @click.command("agent-eval")
@@ -63,19 +52,19 @@ def _path_option(*names: str, **options: Any) -> Callable[[Any], Any]:
 @click.option("--benchmark", required=True, metavar="NAME", help="What to train it on.")
 @click.option(
     "--episodes",
-    type=_WholeNumber(1),
+    type=WholeNumber(1),
     metavar="N",
     help="Held-out episodes to evaluate.  [default: the benchmark's]",
 )
 @click.option(
     "--updates",
-    type=_WholeNumber(0),
+    type=WholeNumber(0),
     metavar="N",
     help="Policy updates; 0 evaluates the base policy only.  [default: the benchmark's]",
 )
 @click.option(
     "--seed",
-    type=_WholeNumber(0),
+    type=WholeNumber(0),
     metavar="N",
     default=42,
     show_default=True,
@@ -128,7 +117,11 @@ def _run(options: _Options) -> int:
     target = target_path(options.metrics_dir, spec)
     check_target(target, spec, overwrite=options.overwrite)
     request = CellRequest(
-        spec, options.runs_dir, options.plugins, origins=origins, argv=command_line()
+        spec,
+        options.runs_dir,
+        without_repeats(options.plugins),
+        origins=origins,
+        argv=command_line(),
     )
     display = ProgressDisplay(stderr_console())
     display.note(f"cell {spec.cell_id[:12]} in {_shown_path(request.cell_dir)}")

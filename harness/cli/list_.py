@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from harness.builtins import registries
+from harness.cli.options import PathType
 from harness.registry import Entry
 
 
@@ -19,7 +20,7 @@ from harness.registry import Entry
     "plugins",
     multiple=True,
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=PathType(),
     help="Also load methods and benchmarks from a Python file (repeatable).",
 )
 def list_(as_json: bool, plugins: tuple[Path, ...]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from harness.cli.options import PathType
 from harness.errors import EXIT_FAILED, UserError
 
 
@@ -32,7 +33,7 @@ def _find_runs(paths: Sequence[Path]) -> list[Path]:
 
 
 @track.command()
-@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("paths", nargs=-1, type=PathType())
 @click.option(
     "--tracking-uri",
     metavar="URI",

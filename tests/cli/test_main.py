@@ -127,6 +127,10 @@ def test_a_cell_runs_with_its_standard_streams_closed(cli, fake) -> None:
     assert (cli.cwd / "metrics" / "fake" / "thin-air-seed42.json").is_file()
 
 
+VALID = (
+    "import dataclasses\n@dataclasses.dataclass\nclass C: pass\n"
+    "class V:\n  config = C()\n  def run_agent(self, suite, context): ...\n"
+)
 EVAL = ["agent-eval", "--method", "fake", "--benchmark", "thin-air"]
 
 
@@ -150,6 +154,10 @@ EVAL = ["agent-eval", "--method", "fake", "--benchmark", "thin-air"]
         ([*EVAL, "--episodes", "9" * 30], 2, ["--episodes", "9" * 30, "9223372036854775807"]),
         ([*EVAL, "--episodes", "-3"], 2, ["--episodes", "-3"]),
         ([*EVAL, "--episodes", "ten"], 2, ["--episodes", "ten"]),
+        ([*EVAL, "--episodes", "1e3"], 2, ["--episodes", "'1e3' is no whole number"]),
+        ([*EVAL, "--metrics-dir", ""], 2, ["--metrics-dir", "'' is empty"]),
+        ([*EVAL, "--runs-dir", ""], 2, ["--runs-dir", "'' is empty"]),
+        ([*EVAL, "--plugin", ""], 2, ["--plugin", "'' is empty"]),
         ([*EVAL, "--updates", "-1"], 2, ["--updates", "-1"]),
         ([*EVAL, "--seed", "-1"], 2, ["--seed", "-1"]),
         ([*EVAL, "--seed", "9223372036854775808"], 2, ["--seed", "9223372036854775808"]),
@@ -172,13 +180,31 @@ def test_bad_input_gets_one_clear_message(cli, arguments, code, said) -> None:
         ("import no_such_module_anywhere", ["cannot be imported", "no_such_module_anywhere"]),
         ("x = 1", ["brings nothing"]),
         ("METHODS = 'sinkflex'", ["METHODS", "'sinkflex'", "not a list"]),
-        ("METHODS = [object()]", ["METHODS[0]", "needs both"]),
+        ("METHODS = [object()]", ["METHODS[0]", "is no method", "name is missing"]),
+        ("import sys\nsys.exit(3)", ["sys.exit(3)", "mine.py:2"]),
+        ("x = 1\nraise KeyError('k')", ["KeyError: 'k'", "mine.py:2", "Correct that line"]),
+        ("METHODS = (1 // 0 for _ in 'a')", ["METHODS", "ZeroDivisionError", "mine.py:1"]),
+        ("class M: pass\nMETHODS = [M]", ["the class M", "Write M()"]),
         (
-            "class M: name = 'no-sink'; version = '9'\nMETHODS = [M()]",
+            "class M:\n name = property(lambda self: 1 // 0)\n version = 1\n config = {}\n"
+            "METHODS = [M()]",
+            [
+                "name raises ZeroDivisionError",
+                "version is 1, not a string",
+                "config is {}, not an instance of a dataclass",
+                "run_agent is missing",
+            ],
+        ),
+        (
+            "class B: name = 'b'; version = '1'; default_episodes = 2.5\nBENCHMARKS = [B()]",
+            ["is no benchmark", "metric_specs is missing", "default_episodes is 2.5"],
+        ),
+        (
+            VALID + "class M(V): name = 'no-sink'; version = '9'\nMETHODS = [M()]",
             ["'no-sink' is registered twice", "built in", "plugin "],
         ),
         (
-            "class M: name = '../up'; version = '9'\nMETHODS = [M()]",
+            VALID + "class M(V): name = '../up'; version = '9'\nMETHODS = [M()]",
             ["'../up'", "is no method name"],
         ),
     ],
@@ -189,6 +215,12 @@ def test_a_bad_plugin_is_named_with_what_is_wrong(cli, source, said) -> None:
     done = cli("list", "--plugin", plugin, expect=2)
     for text in [*said, "mine.py"]:
         assert text in done.stderr
+
+
+def test_a_plugin_named_twice_is_loaded_once(cli) -> None:
+    plugin = cli.cwd / "mine.py"
+    plugin.write_text(f"{VALID}class M(V): name = 'mine'; version = '1'\nMETHODS = [M()]")
+    assert "mine" in cli("list", "--plugin", plugin, "--plugin", "./mine.py").stdout
 
 
 def test_directories_that_cannot_be_written_are_refused_before_anything_runs(cli, fake) -> None:
