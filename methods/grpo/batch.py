@@ -163,4 +163,5 @@ def split_minibatches(
     rank = torch.from_numpy(np.argsort(order))[groups]
     rows = torch.argsort(rank, stable=True)
     sizes = torch.bincount(rank, minlength=len(order)).numpy()
-    return list(rows.split([int(part.sum()) for part in np.array_split(sizes, count)]))
+    shares = [int(part.sum()) for part in np.array_split(sizes, count)]
+    return list(torch.split_with_sizes(rows, shares))
