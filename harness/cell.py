@@ -198,6 +198,8 @@ def _attempt(
         "plugins": [str(Path(path).absolute()) for path in request.plugins],
         "attempt": attempt,
     }
+    # Without run.json nothing was set aside, and an old outcome would pass for this attempt's.
+    (cell_dir / "outcome.json").unlink(missing_ok=True)
     ended = run_worker(cell_dir, job, on_event=on_event, stop_level=stop_level, keep_open=(lock,))
     outcome = _read_outcome(cell_dir, ended)
     document = _final_document(request, base_dir, outcome)
@@ -253,7 +255,18 @@ def _read_outcome(cell_dir: Path, ended: WorkerExit) -> dict[str, Any]:
             outcome["error"] = {**error, "type": "oom", "message": text}
         return outcome
     kind, message = _unexplained_end(ended)
+    if kind == "exited" and (last := _last_line(cell_dir / "worker.log")):
+        message += f" Its last words: {last}"
     return {"status": "failed", "error": {"type": kind, "message": message, "traceback": None}}
+
+
+def _last_line(path: Path) -> str:
+    """The last line of a log, where a traceback has its message; empty if there is none."""
+    try:
+        lines = path.read_bytes()[-4000:].decode("utf-8", "replace").strip().splitlines()
+    except OSError:
+        return ""
+    return lines[-1][:500] if lines and not lines[-1].startswith("--- attempt") else ""
 
 
 def _unexplained_end(ended: WorkerExit) -> tuple[str, str]:

@@ -12,6 +12,7 @@ import click
 
 from harness.builtins import registries
 from harness.cell import CellOutcome, CellRequest, command_line, run_cell, shown
+from harness.cli.failures import advice
 from harness.cli.options import PathType, WholeNumber
 from harness.cli.stopping import StopRequests
 from harness.errors import EXIT_FAILED, EXIT_INTERRUPTED, UserError
@@ -300,7 +301,7 @@ def _failure(outcome: CellOutcome, request: CellRequest, target: Path) -> UserEr
         f"The cell failed: {error['type']}: {error['message']}\n"
         f"  log:      {_shown_path(request.cell_dir / 'worker.log')}\n"
         f"  recorded: {_shown_path(target)}",
-        hint=f"Try again with: {_continuing(request)}",
+        hint=advice(error, _continuing(request), request.cell_dir),
         exit_code=EXIT_FAILED,
     )
 

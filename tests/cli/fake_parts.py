@@ -6,6 +6,7 @@ many ways; it saves a checkpoint after every update, as a real one does.
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
@@ -77,6 +78,8 @@ def misbehave(how: str) -> None:
         raise RuntimeError("the reward model is on fire")
     if how == "path":
         raise RuntimeError(f"cannot open '{os.getcwd()}/x' or /srv/secret/place.bin")
+    if how == "full":
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/srv/full/disk")
     if how == "exit":
         sys.exit(5)
     if how == "hard-exit":

@@ -174,6 +174,24 @@ def test_no_failure_of_a_worker_is_lost(
         assert "in misbehave" in the_only(cli.cwd, "runs/fake/*/worker.log").read_text()
 
 
+def test_io_failures_say_which_file_and_what_to_do(cli, fake, the_only) -> None:
+    """A worker that cannot even record its end; then a system error that it can record."""
+    cli(*fake)
+    cell = the_only(cli.cwd, "runs/fake/*")
+    (cell / "events.jsonl").unlink()
+    (cell / "events.jsonl").mkdir()
+    (cell / "run.json").unlink()
+    done = cli(*fake, expect=1)
+    assert f"Is a directory: '{cell}/events.jsonl'" in done.stderr
+    assert "Move away what the message names" in done.stderr
+    (cell / "events.jsonl").rmdir()
+    (cli.cwd / METRICS).unlink()
+    full = cli(*fake, expect=1, FAKE_BEHAVIOUR="full")
+    assert "No space left on device: '/srv/full/disk'" in full.stderr
+    assert "Free some space" in full.stderr
+    assert "--runs-dir" in full.stderr
+
+
 def test_paths_stay_out_of_the_metrics_file_and_in_the_record(cli, fake, the_only) -> None:
     done = cli(*fake, expect=1, FAKE_BEHAVIOUR="path")
     message = results.read_metrics(cli.cwd / METRICS)["error"]["message"]
