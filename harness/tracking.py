@@ -27,6 +27,7 @@ from types import TracebackType
 from typing import IO, Any
 
 from harness import results
+from harness.errors import UserError
 from harness.launch import pinned_environment
 from harness.tracking_request import REQUEST_NAME, save_request
 from harness.tracking_worker import URI_VARIABLE
@@ -37,6 +38,7 @@ __all__ = [
     "REQUEST_NAME",
     "Mirror",
     "MirrorOutcome",
+    "check_tracking_uri",
     "mirror",
     "replay",
     "replay_all",
@@ -70,6 +72,27 @@ class MirrorOutcome:
 def resolve_tracking_uri(flag: str | None) -> str:
     """The store to use: ``--tracking-uri``, else ``MLFLOW_TRACKING_URI``, else the local default."""
     return flag or os.environ.get(URI_VARIABLE) or DEFAULT_URI
+
+
+def check_tracking_uri(flag: str | None) -> None:
+    """Refuse a store that MLflow would take for a folder to be made in the current one.
+
+    Args:
+        flag: ``--tracking-uri``, or None for ``MLFLOW_TRACKING_URI`` and the default.
+
+    Raises:
+        UserError: If the URI has no scheme and is no folder that exists or is written as one.
+    """
+    uri = resolve_tracking_uri(flag) if flag != "" else ""
+    known = "://" in uri or uri.startswith(("file:", "/", "./", "../")) or uri == "databricks"
+    if known or (uri and Path(uri).is_dir()):
+        return
+    source = URI_VARIABLE if flag is None else "--tracking-uri"
+    raise UserError(
+        f"{source} is {uri!r}, which names no store.",
+        hint="Allowed are sqlite:///FILE, http(s)://HOST, file:///FOLDER, other URIs with a scheme, "
+        "and folders written as /FOLDER or ./FOLDER.",
+    )
 
 
 def shown_uri(uri: str) -> str:
@@ -210,7 +233,9 @@ class Mirror:
             run_id = str(answer["run_id"])
             return MirrorOutcome(True, run_id, f"MLflow: run {run_id} in {shown_uri(self.uri)}")
         where = shlex.quote(str(request.parent))
-        option = f" --tracking-uri {shlex.quote(shown_uri(self.flag))}" if self.flag else ""
+        option = f" --tracking-uri {shlex.quote(self.flag)}" if self.flag else ""
+        if self.flag and shown_uri(self.flag) != self.flag:  # not the password, nor *** to paste
+            option = " (with the same --tracking-uri)"
         why = self._redacted(" ".join(str(answer.get("message")).split()))
         return MirrorOutcome(
             False,

@@ -63,7 +63,12 @@ def _create_sqlite(database: Path) -> None:
 
     if exists():
         return
-    database.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        database.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RuntimeError(
+            f"the folder of its database, {database.parent}, cannot be made ({error.strerror})"
+        ) from None
     with _store_lock(database):
         if exists():
             return

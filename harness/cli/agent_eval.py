@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class _Options:
     """The command's options as typed; see ``agent-eval --help``."""
 
-    method: str
-    benchmark: str
+    method: str | None
+    benchmark: str | None
     episodes: int | None
     updates: int | None
     seed: int
@@ -49,8 +49,8 @@ def _path_option(*names: str, **options: Any) -> Callable[[Any], Any]:
 
 
 @click.command("agent-eval")
-@click.option("--method", required=True, metavar="NAME", help="What to train (see `list`).")
-@click.option("--benchmark", required=True, metavar="NAME", help="What to train it on.")
+@click.option("--method", metavar="NAME", help="What to train (see `list`).  [required]")
+@click.option("--benchmark", metavar="NAME", help="What to train it on.  [required]")
 @click.option(
     "--episodes",
     type=WholeNumber(1),
@@ -89,7 +89,7 @@ def _path_option(*names: str, **options: Any) -> Callable[[Any], Any]:
     metavar="URI",
     help="Where MLflow mirrors the run.  [default: $MLFLOW_TRACKING_URI or sqlite:///mlflow.db]",
 )
-@click.option("--no-track", is_flag=True, help="Do not mirror to MLflow.")
+@click.option("--no-track", is_flag=True, help="Do not mirror to MLflow (`track sync` can later).")
 @click.option("--json", "as_json", is_flag=True, help="Print the metrics JSON instead of a table.")
 @click.option("--force", is_flag=True, help="Run anew; what an earlier run left is set aside.")
 @click.option(
@@ -126,7 +126,7 @@ def _run(options: _Options) -> int:
     )
     display = ProgressDisplay(stderr_console())
     display.note(f"cell {spec.cell_id[:12]} in {_shown_path(request.cell_dir)}")
-    with _Mirror(None if options.no_track else request, options.tracking_uri) as mirror:
+    with _Mirror(request, options.tracking_uri, enabled=not options.no_track) as mirror:
 
         def on_event(event: Mapping[str, Any]) -> None:
             mirror.on_event(event)
@@ -174,6 +174,10 @@ def _conclude(
 
 def _resolve(options: _Options) -> tuple[CellSpec, Benchmark, dict[str, str]]:
     known = registries(options.plugins)
+    if options.method is None:
+        raise _not_given("--method", known.methods.names())
+    if options.benchmark is None:
+        raise _not_given("--benchmark", known.benchmarks.names())
     # Both names first: a typing mistake should not wait for an import.
     origins = {
         "method": known.methods.entry(options.method).origin,
@@ -189,6 +193,13 @@ def _resolve(options: _Options) -> tuple[CellSpec, Benchmark, dict[str, str]]:
         updates=options.updates,
     )
     return spec, benchmark, origins
+
+
+def _not_given(option: str, names: Sequence[str]) -> UserError:
+    return UserError(
+        f"{option} is missing; allowed are {', '.join(names)}.",
+        hint="auto-research list   # says what each of them is",
+    )
 
 
 def _reuse_note(outcome: CellOutcome, request: CellRequest) -> str:
@@ -210,25 +221,33 @@ class _Mirror:
     """MLflow's copy of a cell: begun once the cell runs, so that its slow import overlaps.
 
     Args:
-        request: The cell, or None to do nothing.
+        request: The cell.
         uri: ``--tracking-uri``.
+        enabled: If not, only what ``track sync`` needs later is written.
+
+    Raises:
+        UserError: If the URI names no store.
     """
 
-    def __init__(self, request: CellRequest | None, uri: str | None) -> None:
+    def __init__(self, request: CellRequest, uri: str | None, *, enabled: bool) -> None:
         self._request = request
         self._uri = uri
+        self._enabled = enabled
         self._child: tracking.Mirror | None = None
+        if enabled:
+            from harness.tracking import check_tracking_uri
+
+            check_tracking_uri(uri)
 
     def on_event(self, event: Mapping[str, Any]) -> None:
         """Start MLflow's process when the worker has started up."""
-        if event.get("event") == "ready" and self._child is None:
+        if event.get("event") == "ready" and self._child is None and self._enabled:
             self._start()
 
-    def _start(self) -> tracking.Mirror | None:
-        if self._request is not None:
-            from harness import tracking
+    def _start(self) -> tracking.Mirror:
+        from harness import tracking
 
-            self._child = tracking.Mirror.start(self._uri)
+        self._child = tracking.Mirror.start(self._uri)
         return self._child
 
     def finish(self, outcome: CellOutcome, note: Callable[[str], None]) -> None:
@@ -236,26 +255,28 @@ class _Mirror:
 
         A reused result that was mirrored when it was made is left alone.
         """
+        if outcome.document is None:
+            return
         if outcome.reused and outcome.record["mlflow_run_id"] is not None:
             return
-        child = self._child or self._start()
-        if child is None or self._request is None or outcome.document is None:
-            return
         from harness import results
+        from harness.tracking_request import save_request
 
         cell_dir = self._request.cell_dir
         try:
             history = results.read_lines(cell_dir / "history.jsonl")
         except results.ResultsError:
             history = []
-        files = [cell_dir / name for name in ("trajectories.jsonl", "worker.log")]
-        mirrored = child.finish(
-            cell_dir,
-            outcome.document,
-            outcome.record,
-            history,
-            [path for path in files if path.is_file()],
-        )
+        names = ("trajectories.jsonl", "worker.log")
+        files = [cell_dir / name for name in names if (cell_dir / name).is_file()]
+        what = (cell_dir, outcome.document, outcome.record, history, files)
+        if not self._enabled:
+            try:
+                save_request(*what)
+            except (OSError, ValueError) as error:
+                note(f"Warning: this run cannot be mirrored later: no mirror.json ({error}).")
+            return
+        mirrored = (self._child or self._start()).finish(*what)
         note(mirrored.message)
         if mirrored.run_id is not None:
             record = {**outcome.record, "mlflow_run_id": mirrored.run_id}

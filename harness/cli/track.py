@@ -52,8 +52,9 @@ def sync(paths: tuple[Path, ...], tracking_uri: str | None, timeout: float, as_j
 
     Runs that are in the store already are left as they are, so this can be repeated.
     """
-    from harness.tracking import replay_all
+    from harness.tracking import check_tracking_uri, replay_all
 
+    check_tracking_uri(tracking_uri)
     runs = _find_runs(paths or (Path("runs"),))
     if not runs:
         raise UserError(

@@ -37,6 +37,7 @@ def test_results_land_exactly_where_asked(reference, the_only) -> None:
     assert sorted(path.name for path in directory.iterdir()) == ["metrics", "runs"]
     assert [p.relative_to(directory) for p in (directory / "metrics").rglob("*.json")] == [METRICS]
     assert done.stdout == (directory / METRICS).read_text()
+    assert the_only(directory, "runs/fake/*/mirror.json").is_file()  # to be mirrored later
     document = results.read_metrics(directory / METRICS)
     assert document["status"] == "ok"
     assert document["budget"] == {"episodes": 8, "updates": 3}

@@ -139,7 +139,9 @@ EVAL = ["agent-eval", "--method", "fake", "--benchmark", "thin-air"]
     [
         (["agnet-eval"], 2, ["'agnet-eval'", "Did you mean 'agent-eval'", "doctor"]),
         (["--nonsense"], 2, ["--nonsense"]),
-        (["agent-eval", "--benchmark", "scalemcp-mini"], 2, ["--method"]),
+        (["agent-eval", "--benchmark", "scalemcp-mini"], 2, ["--method", "sinkflex-rl"]),
+        (["agent-eval", "--method", "no-sink"], 2, ["--benchmark", "scalemcp-mini"]),
+        (["track", "sync", ".", "--tracking-uri", ""], 2, ["--tracking-uri is ''", "sqlite:///"]),
         (
             ["agent-eval", "--method", "sinkflex", "--benchmark", "scalemcp-mini"],
             2,
@@ -215,6 +217,15 @@ def test_a_bad_plugin_is_named_with_what_is_wrong(cli, source, said) -> None:
     done = cli("list", "--plugin", plugin, expect=2)
     for text in [*said, "mine.py"]:
         assert text in done.stderr
+
+
+def test_a_store_without_a_scheme_is_refused(cli, fake) -> None:
+    tracked = [word for word in fake if word != "--no-track"]
+    done = cli(*tracked, "--tracking-uri", "nonsense", expect=2)
+    assert "--tracking-uri is 'nonsense'" in done.stderr
+    assert "sqlite:///FILE" in done.stderr
+    assert "MLFLOW_TRACKING_URI is" in cli(*tracked, expect=2, MLFLOW_TRACKING_URI="x").stderr
+    assert not (cli.cwd / "runs").exists()
 
 
 def test_a_plugin_named_twice_is_loaded_once(cli) -> None:

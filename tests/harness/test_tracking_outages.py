@@ -40,6 +40,7 @@ def test_closed_port_costs_one_warning(tmp_path: Path) -> None:
     assert_one_warning(outcome, seconds, Path(f"'{run['run_dir']}'"))
     assert "Connection refused" in outcome.message
     assert "hunter2" not in outcome.message
+    assert outcome.message.endswith("(with the same --tracking-uri)")
     assert "hunter2" not in (run["run_dir"] / "mirror.json").read_text()
     assert (run["run_dir"] / "metrics-file.json").read_bytes() == before
     assert results.read_run_record(run["run_dir"] / "run.json")["mlflow_run_id"] is None
