@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from harness.cli.options import PathType
 from harness.errors import EXIT_FAILED
 
 if TYPE_CHECKING:
@@ -18,12 +19,8 @@ _STYLES = {"ok": "green", "missing": "yellow", "fail": "red"}
 
 
 @click.command()
-@click.option(
-    "--metrics-dir", type=click.Path(path_type=Path), default=Path("metrics"), show_default=True
-)
-@click.option(
-    "--runs-dir", type=click.Path(path_type=Path), default=Path("runs"), show_default=True
-)
+@click.option("--metrics-dir", type=PathType(), default=Path("metrics"), show_default=True)
+@click.option("--runs-dir", type=PathType(), default=Path("runs"), show_default=True)
 @click.option("--tracking-uri", metavar="URI", help="MLflow store to look for.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def doctor(metrics_dir: Path, runs_dir: Path, tracking_uri: str | None, as_json: bool) -> None:
