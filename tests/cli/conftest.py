@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -53,7 +54,14 @@ class Cli:
             stderr=subprocess.PIPE,
             text=True,
             process_group=0,
+            preexec_fn=_default_signals,  # noqa: PLW1509 - no threads here
         )
+
+
+def _default_signals() -> None:
+    """What a terminal's shell gives a program, even where these tests run under nohup."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
 
 
 @pytest.fixture
