@@ -8,7 +8,7 @@ import pytest
 
 from harness.cli.failures import advice
 
-CELL = Path("/work/runs/m/cell")
+CELL = Path("/home/ada/runs/m/cell")
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ CELL = Path("/work/runs/m/cell")
             "run x --force",
             "Try again",
         ),
-        ("CheckpointError", "To start over: rm -r /work/runs/base/1", "Do what", "--force"),
+        ("CheckpointError", "To start over: rm -r /home/ada/runs/base/1", "Do what", "--force"),
         ("OSError", "[Errno 28] No space left on device: '/a'", "Free some space", "Try again"),
         ("ResultsError", "it cannot be written (Not a directory)", "--runs-dir", "Try again"),
         ("RuntimeError", "on fire", "Try again with: run x\n", "--runs-dir"),
