@@ -127,7 +127,7 @@ SUMMARY: Final = (
     ("cost (calls and questions)", "average_cost"),
     ("tokens an episode", "average_tokens"),
     ("context retained", "context_retained"),
-    ("KV cache peak (bytes)", "kv_cache_peak_bytes"),
+    ("KV cache peak", "kv_cache_peak_bytes"),
 )
 
 COUNTERS: Final = ("zero_variance_groups", "invalid_rewards", "max_log_ratio_gap")

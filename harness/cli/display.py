@@ -188,17 +188,19 @@ class ProgressDisplay:
 
 
 def _bars(console: Console) -> Progress:
+    """Phase, bar and counts keep their width; the text takes what is left and is cut first."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeElapsedColumn as Elapsed
+    from rich.table import Column
 
+    rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")
     return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        Elapsed(),
-        TextColumn("{task.fields[text]}", markup=False),
+        TextColumn("{task.description}", table_column=Column(no_wrap=True, min_width=13)),
+        BarColumn(bar_width=16, table_column=Column(no_wrap=True, min_width=16)),
+        MofNCompleteColumn(table_column=Column(no_wrap=True, min_width=7)),
+        TextColumn("{task.fields[text]}", markup=False, table_column=rest),
         console=console,
         refresh_per_second=4,
+        expand=True,
     )
 
 
@@ -214,12 +216,23 @@ def metric_text(entry: Mapping[str, Any] | None, *, plus_minus: str = "±") -> t
     size = f"n = {entry['n']}"
     if entry["value"] is None:
         return f"undefined ({entry.get('reason', 'no reason given')})", size
+    if entry["unit"] == "bytes":
+        return size_text(entry["value"]), size
     share = entry["unit"] == "share"
     number = f"{entry['value']:.3f}" if share else f"{entry['value']:.6g}"
     if entry["stderr"] is not None:
         error = f"{entry['stderr']:.3f}" if share else f"{entry['stderr']:.2g}"
         number += f" {plus_minus} {error}"
     return (number if share else f"{number} {entry['unit']}"), size
+
+
+def size_text(number: float) -> str:
+    """A number of bytes with a binary prefix, three or four figures."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if number < 1024:
+            return f"{number:.4g} {unit}"
+        number /= 1024
+    return f"{number:.2f} GiB"
 
 
 def print_result(
@@ -259,7 +272,7 @@ def print_result(
     if memory is not None:
         count = record["peak_memory"].get("processes") or 1
         beside = "resident" if count == 1 else f"resident, sum of {count} processes"
-        table.add_row("peak memory", f"{memory / 2**20:.0f} MiB", beside)
+        table.add_row("peak memory", size_text(memory), beside)
     console.print(title, style="bold", markup=False, soft_wrap=True)
     with console.capture() as captured:
         console.print(table)

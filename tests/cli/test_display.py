@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from harness.cli.display import ProgressDisplay
+from harness.cli.display import ProgressDisplay, metric_text, size_text
 
 
 @pytest.mark.parametrize("terminal", [True, False], ids=["bars", "lines"])
@@ -48,3 +48,13 @@ def test_malformed_events_are_not_shown(event: dict[str, object]) -> None:
     with ProgressDisplay(Console(file=stream)) as display:
         display.on_event(event)
     assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0 bytes"), (1023, "1023 bytes"), (92160, "90 KiB"), (1303003136, "1.21 GiB")],
+)
+def test_sizes_are_shown_with_a_binary_prefix(number: float, text: str) -> None:
+    assert size_text(number) == text
+    entry = {"value": number, "unit": "bytes", "n": 3, "stderr": None}
+    assert metric_text(entry) == (text, "n = 3")
