@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from methods.base import AgentOutcome, Episode, Interrupted
 from methods.config import AttentionConfig, MethodConfig
+from methods.team import SOLO, Team, run_team
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
     from methods.base import AgentSuite, RunContext
     from methods.policy import SmallPolicy
-    from methods.team import Team
 
 # Episodes sampled side by side in an evaluation: part of the recipe, because the width of a matrix
 # product decides how it rounds.
@@ -62,21 +62,21 @@ class AgentMethod:
         """
         # Loaded here and not after the fork: once, and shared.
         from methods import supervised, trainer  # noqa: F401
-        from methods.team import run_team
 
-        heldout_tasks(suite, context)  # refuse a bad budget before anything is started
+        tasks = heldout_tasks(suite, context)  # refuses a bad budget before anything is started
         return run_team(
             self.config.processes,
-            lambda team: self._run_member(suite, member_context(context, team), team),
+            lambda team: self._run_member(suite, member_context(context, team), tasks, team),
             context.report,
         )
 
-    def _run_member(self, suite: AgentSuite, context: RunContext, team: Team) -> AgentOutcome:
+    def _run_member(
+        self, suite: AgentSuite, context: RunContext, tasks: Sequence[int], team: Team
+    ) -> AgentOutcome:
         """What each process of the team does; all end with the same outcome."""
         from methods.supervised import ensure_base
         from methods.trainer import train
 
-        tasks = heldout_tasks(suite, context)
         config = self.config
         weights = ensure_base(
             suite,
@@ -172,7 +172,7 @@ def evaluate(
     context: RunContext,
     tasks: Sequence[int],
     phase: str,
-    team: Team | None = None,
+    team: Team = SOLO,
 ) -> list[Episode]:
     """One sampled episode on each held-out task, in order.
 
@@ -190,9 +190,7 @@ def evaluate(
         Interrupted: If asked to stop between batches.
     """
     from methods.rollout import generate
-    from methods.team import SOLO
 
-    team = team or SOLO
     episodes: list[Episode] = []
     for start in range(0, len(tasks), EVALUATION_BATCH):
         if team.agree(context.should_stop()):
@@ -233,9 +231,9 @@ def _evaluate_once(
 
     path = context.cell_dir / "base-episodes.json"
     saved = _read_episodes(path, spec_hash) if team.rank == 0 else None
-    if team.agree(saved is not None):
-        everyones = team.gather([vars(e) for e in saved] if saved is not None else None)
-        return [_episode(fields) for fields in everyones[0]]
+    shared = team.agree(None if saved is None else [vars(episode) for episode in saved])
+    if shared is not None:
+        return list(map(_episode, shared))
     episodes = evaluate(policy, suite, context, tasks, "evaluate-base", team)
     if team.rank:
         return episodes

@@ -80,7 +80,7 @@ class ScaleMCPBenchmark:
                 are not of as many distinct tasks in ascending order, the same before and after RL,
                 or an episode is not what its actions lead to (see ``Replayer.score``).
         """
-        available = self.suite.num_tasks("heldout")
+        available = self.max_episodes
         if not 1 <= context.episodes <= available:
             raise ValueError(
                 f"episodes is {context.episodes}; {self.name} has 1 to {available} held-out tasks; "

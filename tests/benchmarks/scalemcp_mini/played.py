@@ -18,7 +18,7 @@ class Seeds:
         return stable_hash(role, *path) >> 1
 
     def numpy(self, role: str, *path: int) -> Any:
-        raise NotImplementedError
+        raise AssertionError(f"a scripted method has no use for a generator ({role})")
 
     torch = numpy
 
