@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from methods.base import AgentOutcome, Episode, Interrupted
+from methods.base import AgentOutcome, Episode, Interrupted, Resources
 from methods.config import AttentionConfig, MethodConfig
 from methods.team import SOLO, Team, run_team
 
@@ -42,6 +42,11 @@ class AgentMethod:
     name: str
     version: str
     config: MethodConfig
+
+    @property
+    def resources(self) -> Resources:
+        """A core for each process that a cell's work is split over."""
+        return Resources(cpus=self.config.processes)
 
     def run_agent(self, suite: AgentSuite, context: RunContext) -> AgentOutcome:
         """Build or load the base policy, evaluate it, train it by GRPO, evaluate it again.

@@ -276,8 +276,25 @@ class RunContext:
     should_stop: Callable[[], bool]
 
 
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What one cell of a method occupies while it runs: a scheduler's units, not a limit.
+
+    Args:
+        cpus: Processor cores, >= 1.
+        gpus: GPUs; a fraction shares one.
+    """
+
+    cpus: int = 1
+    gpus: float = 0.0
+
+
 class Method(Protocol):
-    """A named recipe with a typed, frozen config."""
+    """A named recipe with a typed, frozen config.
+
+    A method may also have ``resources``, a :class:`Resources`, by which cells are placed side by
+    side; without it one core is counted.
+    """
 
     name: str
     version: str
