@@ -1,0 +1,1 @@
+"""Where the cells of a matrix run: worker processes of this machine, or a Ray cluster."""
