@@ -89,9 +89,9 @@ def paired_intervals(
 
     ``scipy.stats.bootstrap`` draws n pairs with replacement, ``RESAMPLES`` times, from a generator
     with a fixed seed, and the ends are the percentiles of the resampled means (Efron's percentile
-    interval). All rows see the same draws, so that a row's interval depends, but for rounding, on nothing
-    but the row: not on which others are compared in the same run. A single pair bounds nothing: its interval is
-    infinite. Equal differences give an interval without width.
+    interval). All rows see the same draws: a row's interval depends, but for rounding, on the row
+    alone and not on which others are compared in the same run. A single pair bounds nothing: its
+    interval is infinite. Equal differences give an interval without width.
 
     Args:
         rows: [K, n], one comparison a row, one pair a column; finite.
@@ -108,9 +108,12 @@ def paired_intervals(
     k, n = rows.shape
     if n == 0 or not np.isfinite(rows).all():
         raise ValueError("paired intervals need at least one pair, and finite differences")
-    means = rows.mean(axis=1)
     if n == 1:
-        return means, np.full(k, -math.inf), np.full(k, math.inf)
+        return rows[:, 0].copy(), np.full(k, -math.inf), np.full(k, math.inf)
+    # A power of two changes no digit, and keeps sums of the largest floats finite.
+    scale = np.exp2(np.frexp(np.abs(rows).max(axis=1))[1].astype(np.float64) - 1)
+    rows = rows / scale[:, None]
+    means = rows.mean(axis=1)
     lows, highs = np.empty(k), np.empty(k)
     step = max(1, _BATCH_NUMBERS // RESAMPLES)
     for start in range(0, k, step):
@@ -119,7 +122,7 @@ def paired_intervals(
     constant = rows.min(axis=1) == rows.max(axis=1)
     for ends in (means, lows, highs):
         ends[constant] = rows[constant, 0]  # a mean of equal numbers may be off in its last bit
-    return means, lows, highs
+    return means * scale, lows * scale, highs * scale
 
 
 def _percentiles(rows: NDArray[np.float64], confidence: float) -> tuple[Any, Any]:
@@ -135,8 +138,8 @@ def _percentiles(rows: NDArray[np.float64], confidence: float) -> tuple[Any, Any
         offsets = np.arange(len(drawn))[:, None] * n
         counts = np.bincount((drawn.astype(np.int64) + offsets).ravel(), minlength=len(drawn) * n)
         sums: NDArray[np.float64] = rows @ counts.reshape(len(drawn), n).T.astype(np.float64)
-        means = sums / n  # last: sums of whole numbers stay exact
-        return means.reshape(len(rows), *indices.shape[:-1])
+        means: NDArray[np.float64] = sums / n  # last: sums of whole numbers stay exact
+        return means.reshape((len(rows), *indices.shape[:-1]))
 
     found = bootstrap(
         (np.arange(n),),
@@ -148,7 +151,8 @@ def _percentiles(rows: NDArray[np.float64], confidence: float) -> tuple[Any, Any
         method="percentile",
         **_generator(),
     )
-    return found.confidence_interval.low, found.confidence_interval.high
+    ends = found.confidence_interval
+    return ends.low, ends.high
 
 
 def _generator() -> dict[str, Any]:
