@@ -15,8 +15,22 @@ from harness.plain_text import visible
 MAX_NAME = 60
 """Characters of one foreign name that a report shows."""
 _MAX_SLUG = 60
-_MARKDOWN = re.compile(r"[\\`*_{}\[\]()<>#+!|~&$@^:]")
-_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "@": "&#64;", ":": "&#58;", "|": "&#124;"}
+_MARKDOWN = re.compile(
+    r"(?P<interval>\[[-+]?[0-9][^\[\]]{0,80}\](?![(\[:]))"
+    r"|[\\`*\[\]<>|~&$@]"
+    r"|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])"
+    r"|:(?=//)|:(?=[A-Za-z0-9_+-]+:)"
+    r"|(?<=\b[Ww]{3})\."
+)
+_ENTITIES = {
+    "&": "&amp;",
+    "<": "&lt;",
+    ">": "&gt;",
+    "@": "&#64;",
+    ":": "&#58;",
+    "|": "&#124;",
+    ".": "&#46;",
+}
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _BINARY = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
@@ -51,12 +65,24 @@ def _tag(text: str) -> str:
 
 
 def markdown(text: str) -> str:
-    """Plain text that Markdown shows as it is, in a table cell, too: no link, mention or markup.
+    """Plain text that Markdown shows as it is inside a line: no link, mention, math or markup.
 
-    What links by itself (``@``, ``:``, ``www.``) becomes entities: a backslash does not hold it.
+    What reads well stays as it is: an underscore inside a word, an interval in brackets. What links
+    by itself becomes entities, since a backslash does not hold it.
     """
-    escaped = _MARKDOWN.sub(lambda found: _ENTITIES.get(found[0], "\\" + found[0]), text)
-    return re.sub(r"(?i)\b(www)\.", r"\1&#46;", escaped)
+    return _MARKDOWN.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    what = found[0]
+    if found["interval"]:
+        return "[" + _MARKDOWN.sub(_escaped, what[1:-1]) + "]"
+    return _ENTITIES.get(what) or "\\" + what
+
+
+def markdown_block(text: str) -> str:
+    """``markdown`` for the start of a line, where more is markup: headings, lists, quotes."""
+    return re.sub(r"^(\s*\d*)([-+=#.)])", r"\1\\\2", markdown(text))
 
 
 def markdown_code(text: str) -> str:
@@ -134,3 +160,21 @@ def _no_minus_zero(text: str) -> str:
 def signed(text: str) -> str:
     """With a plus sign where it is above zero; ASCII, so that every format can hold it."""
     return text if text.startswith("-") or not text.strip("0.") else f"+{text}"
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "[": "{[}",  # at the start of a row it would be an option of the line break before
+    "]": "{]}",
+} | {char: "\\" + char for char in "&%$#_{}"}
+
+
+def latex(text: str) -> str:
+    """Plain text that LaTeX sets as it is."""
+    return "".join(_LATEX.get(char, char) for char in text)
