@@ -180,6 +180,23 @@ class Plot:
 
 
 @dataclass(frozen=True)
+class PaperPoint:
+    """A number that the paper gives for a sequence length.
+
+    Args:
+        quantity: ``"peak_bytes"`` or ``"seconds"``.
+        method: The method here that it is about.
+        tokens: The length.
+        value: In bytes or seconds; None where the paper says that memory ran out.
+    """
+
+    quantity: str
+    method: str
+    tokens: int
+    value: float | None
+
+
+@dataclass(frozen=True)
 class ClaimRow:
     """One claim of the paper, judged.
 
@@ -214,10 +231,12 @@ class ClaimsTable:
     Args:
         paper: Title and reference.
         rows: One a claim, in the order of ``claims.toml``.
+        points: The paper's numbers that plots show.
     """
 
     paper: str
     rows: tuple[ClaimRow, ...]
+    points: tuple[PaperPoint, ...] = ()
 
 
 def load_report_data(

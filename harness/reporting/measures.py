@@ -9,9 +9,8 @@ give it:
   tasks: a floor if W is one of ``FLOORS``, a ceiling if one of ``CEILINGS``, else a reference.
 - ``M_tier_K`` is M on the tasks of tier K.
 - ``cost`` or ``*_cost`` is what an episode costs; the first such that is better when smaller.
-- ``peak_bytes[_HOW]_at_T`` is the peak memory at T tokens; HOW is ``cpu``, ``cuda`` or ``simulated``.
-- ``seconds[_HOW]_at_T`` is the time at T tokens; it differs from run to run, so it is looked for in
-  the run record, too (``durations`` and ``extra``).
+- ``peak_bytes[_HOW]_at_T`` and ``seconds[_HOW]_at_T`` are a sweep over lengths: see
+  :mod:`harness.reporting.lengths`.
 
 The headline metric of a benchmark is the one that has most of the first three beside it; equal
 counts are decided by ``HEADLINES``, then by the alphabet.
@@ -28,6 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.reporting.data import CellData, ReportData
+from harness.reporting.lengths import is_at_length, tokens_of
 from harness.reporting.text import slugs
 from harness.statistics import Interval, mean_interval, paired_interval
 
@@ -36,9 +36,6 @@ CEILINGS = ("expert", "gold", "gold_replay", "oracle", "ceiling")
 HEADLINES = ("joint_success", "success", "reward")
 BEFORE = "base_"
 _TIER = re.compile(r"(?P<metric>.+)_tier_(?P<tier>[^_]+)")
-_AT_LENGTH = re.compile(
-    r"(?P<what>peak_bytes|seconds)(?:_(?P<how>cpu|cuda|simulated))?_at_(?P<t>[1-9][0-9]{0,11})"
-)
 _MEAN_TOLERANCE = 1e-9
 
 
@@ -91,23 +88,6 @@ class Difference:
     same_sign: bool
 
 
-@dataclass(frozen=True)
-class AtLength:
-    """A number measured at a sequence length.
-
-    Args:
-        tokens: T.
-        value: None where it could not be measured.
-        how: ``"cpu"``, ``"cuda"``, ``"simulated"`` or None if the name does not say.
-        out_of_memory: There is no value because memory ran out.
-    """
-
-    tokens: int
-    value: float | None
-    how: str | None
-    out_of_memory: bool = False
-
-
 class BenchmarkView:
     """The cells of one benchmark that were run the same way, and what their metrics mean.
 
@@ -146,13 +126,21 @@ class BenchmarkView:
         A sweep over lengths has no such metric: the longest length that most cells reach stands in.
         """
         ranked = [name for name in self.entries if self.direction(name) != "neutral"]
-        single = [name for name in ranked if not _AT_LENGTH.fullmatch(name)]
+        single = [name for name in ranked if not is_at_length(name)]
         if not single:
-            return min(ranked, key=lambda name: (-self._having(name), -_tokens(name)), default=None)
+            return min(
+                ranked, key=lambda name: (-self._having(name), -tokens_of(name)), default=None
+            )
         known = {name: rank for rank, name in enumerate(HEADLINES)}
         return min(
             single, key=lambda name: (-self._companions(name), known.get(name, len(known)), name)
         )
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether all that it measures is measured at sequence lengths."""
+        ranked = [name for name in self.entries if self.direction(name) != "neutral"]
+        return bool(ranked) and all(map(is_at_length, ranked))
 
     def _having(self, metric: str) -> int:
         return sum(cell.value(metric) is not None for cell in self.cells)
@@ -283,11 +271,6 @@ def _size(text: str) -> int:
     return int(text) if _is_digits(text) else 0
 
 
-def _tokens(name: str) -> int:
-    match = _AT_LENGTH.fullmatch(name)
-    return int(match["t"]) if match else 0
-
-
 def mean_of(values: Sequence[float]) -> float:
     """The mean; finite for all finite values."""
     return math.fsum(value / len(values) for value in values)
@@ -372,43 +355,3 @@ def _samples(cell: CellData, metric: str) -> Mapping[float, float | None] | None
     if len(tasks) != len(column) or len(set(tasks)) != len(tasks) or None in tasks:
         return None
     return dict(zip(tasks, column, strict=True))
-
-
-def at_lengths(cell: CellData, what: str) -> list[AtLength]:
-    """``what`` (``peak_bytes`` or ``seconds``) of a cell at each length, by length.
-
-    Taken from the metrics, and from the run record's ``durations`` and ``extra`` where the metrics
-    have none for that length: what differs from run to run is not in the metrics.
-    """
-    found: dict[tuple[int, str], AtLength] = {}
-    record = cell.record or {}
-    for numbers in (record.get("extra", {}), record.get("durations", {})):
-        for name, value in numbers.items():
-            match = _AT_LENGTH.fullmatch(name)
-            if match and match["what"] == what and _is_number(value):
-                found[int(match["t"]), match["how"] or ""] = AtLength(
-                    int(match["t"]), float(value), match["how"]
-                )
-    for name, entry in cell.document["metrics"].items():
-        match = _AT_LENGTH.fullmatch(name)
-        if match and match["what"] == what:
-            found[int(match["t"]), match["how"] or ""] = AtLength(
-                int(match["t"]), entry["value"], match["how"], out_of_memory(entry)
-            )
-    return [point for _, point in sorted(found.items())]
-
-
-def how_measured(metric: str) -> str | None:
-    """``"cpu"``, ``"cuda"`` or ``"simulated"`` if the metric's name says so."""
-    match = _AT_LENGTH.fullmatch(metric)
-    return match["how"] if match else None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def out_of_memory(entry: Mapping[str, Any]) -> bool:
-    """Whether a metric has no value because memory ran out, by its reason."""
-    reason = str(entry.get("reason", "")).lower()
-    return entry["value"] is None and bool(re.search(r"\boom\b|out of memory", reason))
