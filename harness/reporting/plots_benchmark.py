@@ -21,7 +21,7 @@ from harness.reporting.plots_style import (
     reference_lines,
     save,
 )
-from harness.reporting.tables import BETTER
+from harness.reporting.tables import BETTER, reference_name
 from harness.reporting.text import name_text, sentence_text
 
 if TYPE_CHECKING:
@@ -265,18 +265,18 @@ def success_against_cost(view: BenchmarkView, looks: Mapping[str, Look]) -> Draw
             continue
         look = looks[method]
         x, y = (mean_of(column) for column in zip(*points, strict=True))
-        if len(points) > 1:
-            axes.plot(*zip(*points, strict=True), look.marker, color=look.colour, mfc="none", ms=6)
         name = _name_with_seeds(method, len(points))
-        axes.plot([x], [y], look.marker, color=look.colour, ms=12, mec="white", label=name)
+        axes.plot([x], [y], look.marker, color=look.colour, ms=13, mec="white", label=name)
+        if len(points) > 1:  # above the means, or one mean would hide another's seeds
+            columns = zip(*points, strict=True)
+            axes.plot(*columns, look.marker, color=look.colour, mfc="white", ms=6, zorder=3)
         parts.append(f"{name_text(method)} {y:.3g} at {x:.3g}")
     if not parts:
         return f"Success against cost of {label}: no cell has both."
     reference_lines(axes, _references(view, view.references(metric)))
     if view.unit(metric) == "share":
         axes.set_ylim(-0.04, 1.09)
-    if view.direction(cost) == "minimize":
-        axes.set_xlim(left=min(0.0, axes.get_xlim()[0]))
+    axes.margins(x=0.12)
     axes.set_xlabel(f"{name_text(cost)} ({sentence_text(view.unit(cost))}, {BETTER['minimize']})")
     axes.set_ylabel(_axis(view, metric))
     legend_below(figure, axes)
@@ -299,6 +299,5 @@ def _references(view: BenchmarkView, references: Sequence[Reference]) -> list[tu
     for reference in references:
         found = view.measured(None, reference.metric)
         if found is not None:
-            kind = "" if reference.kind == "reference" else f"{reference.kind}: "
-            lines.append((f"{kind}{name_text(reference.player)}", found.mean))
+            lines.append((reference_name(reference), found.mean))
     return lines

@@ -12,6 +12,7 @@ from harness.reporting.lengths import at_lengths
 from harness.reporting.measures import mean_of
 from harness.reporting.plots_benchmark import Drawn
 from harness.reporting.plots_style import (
+    DARK,
     GREY,
     MAX_SERIES,
     Look,
@@ -55,7 +56,7 @@ def peak_memory(
         slug="peak-memory",
         title="Peak memory against length",
         axis="peak memory (GB = 10⁹ bytes)",
-        subject="memory",
+        subject="peak memory",
     )
 
 
@@ -165,29 +166,44 @@ def _draw_paper(
                 ms=11,
                 mfc="none",
                 mew=2,
-                linestyle=(0, (1, 2)),
-                linewidth=1.4,
+                linestyle="none",
+                zorder=4,
                 label=f"paper: {legend_name(method)}",
             )
         words = [f"{_value(value, what)} at {tokens}" for tokens, value in known]
-        for tokens, value in known:
-            axes.annotate(
-                _value(value, what),
-                (tokens, value),
-                xytext=(-11, 0),
-                textcoords="offset points",
-                ha="right",
-                va="center",
-                fontsize=12,
-                color=look.colour,
-            )
         for point in own:
             if point.value is None:
                 text = f"paper: {legend_name(method)},\nout of memory"
                 _mark_out_of_memory(axes, point.tokens, look.colour, text)
                 words.append(f"out of memory at {point.tokens}")
         told.append(f"the paper's {name_text(method)}: {', '.join(words)}")
+    _label_paper(axes, points, what)
     return told
+
+
+def _label_paper(axes: Axes, points: Sequence[PaperPoint], what: str) -> None:
+    """Numbers beside the points, so that they clear each other on an axis over decades, too.
+
+    A length's only point has its number above; of two, the upper one's goes up and the lower's down.
+    """
+    by_length: dict[int, list[float]] = {}
+    for point in points:
+        if point.value is not None:
+            by_length.setdefault(point.tokens, []).append(point.value)
+    for tokens, values in by_length.items():
+        for rank, value in enumerate(sorted(values)):
+            alone = len(values) == 1
+            downwards = rank == 0 and not alone
+            axes.annotate(
+                _value(value, what),
+                (tokens, value),
+                xytext=(0 if alone else -8, -7 if downwards else 9),
+                textcoords="offset points",
+                ha="center" if alone else "right",
+                va="top" if downwards else "bottom",
+                fontsize=12,
+                color=DARK,
+            )
 
 
 def _mark_out_of_memory(axes: Axes, tokens: int, colour: str, text: str) -> None:
@@ -205,7 +221,7 @@ def _mark_out_of_memory(axes: Axes, tokens: int, colour: str, text: str) -> None
         ha="right",
         va="top",
         fontsize=12,
-        color=colour,
+        color=DARK,
     )
 
 
@@ -231,7 +247,8 @@ def _ticks(
     if not values:
         return
     low, high = min(values), max(values)
-    axes.set_ylim(low / 1.25, high * (high / low) ** 0.18 * 1.35)
+    crosses = any(p.value is None for p in paper) or any(s.failed for s in series.values())
+    axes.set_ylim(low / 1.3, high * ((high / low) ** 0.18 * 1.35 if crosses else 1.3))
     narrow = high / low < 20
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 2.5, 3, 4, 5, 7) if narrow else (1,)))
     axes.yaxis.set_minor_locator(NullLocator())
@@ -269,5 +286,5 @@ def _caption(series: Mapping[tuple[str, str | None], _Series], paper: Sequence[P
     ways = sorted({HOW[how] for _, how in series})
     text = f"Mean over cells; measured: {', '.join(ways)}. Simulated points are open."
     if paper:
-        text += " Large, open and dotted: the paper's figures, of another model and machine."
+        text += " Large and open: the paper's figures, of another model and machine."
     return text

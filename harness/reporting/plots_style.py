@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 # Okabe & Ito (2008), without the yellow, which is too light for lines on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
-_DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (1, 1.2)), (0, (6, 1, 1, 1, 1, 1)))
+_DASHES: tuple[Any, ...] = ("-", "--", "-.", (0, (5, 1.2)), (0, (1, 1.2)))
 GREY = "#555555"
+DARK = "#222222"
+"""Of texts beside points: the lighter colours are too light to read."""
 MAX_SERIES = 16
 """Methods that one plot shows; with more nobody can tell them apart."""
 LARGEST = 1e30
