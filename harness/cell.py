@@ -36,6 +36,7 @@ from harness.launch import WorkerExit, run_worker
 from harness.lock import CellLock
 from harness.scrub import scrub_paths
 from harness.spec import CellSpec
+from harness.variants import Variant
 
 _CODE_FILE = "code-fingerprint"
 _ATTEMPT_FILES = ("run.json", "metrics.json", "outcome.json", "request.json")
@@ -49,6 +50,7 @@ class CellRequest:
         spec: The cell.
         runs_dir: Root of all cell folders and of the base policies' cache.
         plugins: Plugin files that the worker loads too.
+        variant: How a suite made the cell's method, if it did; the worker makes it again.
         origins: Where method and benchmark were registered, for the record.
         argv: The command as typed, for the record.
     """
@@ -56,6 +58,7 @@ class CellRequest:
     spec: CellSpec
     runs_dir: Path
     plugins: Sequence[Path] = ()
+    variant: Variant | None = None
     origins: Mapping[str, str] = field(default_factory=dict)
     argv: Sequence[str] = ()
 
@@ -113,7 +116,7 @@ def run_cell(
     cell_dir = request.cell_dir
     try:
         with CellLock(cell_dir) as lock:
-            if not force and (reused := _finished(cell_dir, request.spec)) is not None:
+            if not force and (reused := finished(cell_dir, request.spec)) is not None:
                 return reused
             foreign = None if force else _begun_by_other_code(cell_dir, request.code)
             attempt = _set_aside(cell_dir, everything=force or foreign is not None)
@@ -128,7 +131,7 @@ def run_cell(
         ) from error
 
 
-def _finished(cell_dir: Path, spec: CellSpec) -> CellOutcome | None:
+def finished(cell_dir: Path, spec: CellSpec) -> CellOutcome | None:
     """The successful result in a folder, or None if there is none that can be trusted."""
     try:
         document = results.read_metrics(cell_dir / "metrics.json")
@@ -196,6 +199,7 @@ def _attempt(
         # A folder a code: a base that other code has built is not found, and so not mixed in.
         "base_dir": str(base_dir),
         "plugins": [str(Path(path).absolute()) for path in request.plugins],
+        "variant": None if request.variant is None else request.variant.to_json(),
         "attempt": attempt,
     }
     # Without run.json nothing was set aside, and an old outcome would pass for this attempt's.

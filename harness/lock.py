@@ -13,6 +13,26 @@ from harness.errors import EXIT_FAILED, UserError
 _GRACE_SECONDS = 2.0
 
 
+class CellBusyError(UserError):
+    """Another process runs the cell."""
+
+
+def is_busy(cell_dir: Path) -> bool:
+    """Whether a living process runs the cell; looks without claiming it."""
+    try:
+        descriptor = os.open(cell_dir / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        # Shared: two lookers do not take each other for the owner.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 class CellLock:
     """Claims a cell's folder by ``flock`` on its ``lock`` file.
 
@@ -25,7 +45,7 @@ class CellLock:
         cell_dir: The cell's folder; made if missing.
 
     Raises:
-        UserError: On entering, if another process holds the lock; the message names it.
+        CellBusyError: On entering, if another process holds the lock; the message names it.
     """
 
     def __init__(self, cell_dir: Path) -> None:
@@ -60,9 +80,9 @@ class CellLock:
         self._descriptor = descriptor
         return self
 
-    def _taken(self, owner: str) -> UserError:
+    def _taken(self, owner: str) -> CellBusyError:
         who = f"process {owner}" if owner.isdigit() else "another process"
-        return UserError(
+        return CellBusyError(
             f"This cell is being run by {who} already ({self._path.parent}).",
             hint="Wait until it is done, or stop it (kill -INT "
             f"{owner if owner.isdigit() else 'PID'}) and run the same command again.",

@@ -32,6 +32,7 @@ from harness.events import EventWriter
 from harness.launch import PINNED_ENVIRONMENT
 from harness.seeding import HashSeeds
 from harness.spec import CellSpec, build_spec
+from harness.variants import Variant, register_variants
 from methods.base import BenchmarkResult, Interrupted, Method, RunContext
 
 
@@ -76,7 +77,7 @@ class Worker:
     """Runs one cell.
 
     Args:
-        request: ``{"spec", "base_dir", "plugins", "sys_path", "attempt"}``.
+        request: ``{"spec", "base_dir", "plugins", "variant", "sys_path", "attempt"}``.
         cell_dir: The cell's folder.
         events_fd: Pipe for events, or None.
     """
@@ -116,6 +117,8 @@ class Worker:
         _pin_torch()
         spec = CellSpec.from_json(self._request["spec"])
         known = registries([Path(path) for path in self._request["plugins"]])
+        if self._request["variant"] is not None:
+            register_variants(known.methods, [Variant(**self._request["variant"])])
         method = known.methods.load(spec.method.name)
         benchmark = known.benchmarks.load(spec.benchmark.name)
         here = build_spec(

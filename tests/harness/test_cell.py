@@ -14,7 +14,7 @@ import pytest
 
 from harness import lock, provenance, results
 from harness.builtins import registries
-from harness.cell import CellRequest, _finished, _set_aside, run_cell
+from harness.cell import CellRequest, finished, _set_aside, run_cell
 from harness.errors import EXIT_FAILED, UserError
 from harness.lock import CellLock
 from harness.spec import build_spec
@@ -110,7 +110,7 @@ def test_peak_memory_is_the_workers_own_and_a_damaged_result_is_not_reused(
     assert again.reused
     assert again.document == first.document
     (request_.cell_dir / "metrics.json").write_text("{")
-    assert _finished(request_.cell_dir, request_.spec) is None
+    assert finished(request_.cell_dir, request_.spec) is None
 
 
 def test_what_other_code_began_is_set_aside_and_the_cell_starts_over(
