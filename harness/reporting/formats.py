@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from harness.reporting.data import ReportData, Table
+from harness.reporting.claims import claims_grid
+from harness.reporting.data import ClaimsTable, ReportData, Table
 from harness.reporting.measures import BenchmarkView, views
 from harness.reporting.tables import best_of
 from harness.reporting.text import (
@@ -14,6 +15,7 @@ from harness.reporting.text import (
     latex,
     markdown,
     markdown_block,
+    markdown_code,
     name_text,
     sentence_text,
 )
@@ -59,6 +61,20 @@ def markdown_section(table: Table, *, level: int = 2) -> str:
     parts.append(markdown_table(table))
     if table.notes:
         parts.append("".join(f"- {markdown_block(note)}\n" for note in table.notes))
+    return "\n".join(parts)
+
+
+def claims_markdown(claims: ClaimsTable) -> str:
+    """The table of claims, then each claim's rule, why it gave its verdict, and the command."""
+    parts = [markdown_section(claims_grid(claims), level=1), "## How each was judged\n"]
+    for row in claims.rows:
+        parts.append(
+            f"### {markdown(row.slug)}: {row.verdict}\n\n"
+            f"{markdown_block(sentence_text(row.claim))}\n\n"
+            f"- rule: {markdown(row.rule)}\n"
+            f"- why: {markdown(row.reason)}\n"
+            f"- to see it: {markdown_code(sentence_text(row.command))}\n"
+        )
     return "\n".join(parts)
 
 

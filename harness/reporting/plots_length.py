@@ -22,13 +22,12 @@ from harness.reporting.plots_style import (
     plottable,
     save,
 )
-from harness.reporting.text import name_text
+from harness.reporting.text import decimal_bytes, name_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 HOW = {"cpu": "CPU", "cuda": "CUDA", "simulated": "simulated", None: "how not stated"}
-_DECIMAL = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
 
 @dataclass
@@ -265,8 +264,7 @@ def _thinned(lengths: Sequence[int]) -> list[int]:
 def _value(value: float, what: str) -> str:
     if what == "seconds":
         return f"{value:.3g} s"
-    size, name = next(((s, n) for s, n in _DECIMAL if value >= s), _DECIMAL[-1])
-    return f"{value / size:.4g} {name}"
+    return decimal_bytes(value)
 
 
 def _say_unmeasured(axes: Axes, subject: str) -> None:

@@ -32,6 +32,7 @@ _ENTITIES = {
     ".": "&#46;",
 }
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_DECIMAL = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 _BINARY = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -134,6 +135,12 @@ def number(value: float, unit: str, like: float | None = None) -> str:
 def prefix(value: float) -> str:
     """The name of the binary prefix that ``number`` uses for so many bytes."""
     return _BINARY[_power(value)]
+
+
+def decimal_bytes(value: float) -> str:
+    """Bytes as the paper gives them: GB = 10^9 bytes, four significant digits."""
+    size, name = next(((s, n) for s, n in _DECIMAL if abs(value) >= s), _DECIMAL[-1])
+    return f"{value / size:.4g} {name}"
 
 
 def _power(value: float) -> int:
