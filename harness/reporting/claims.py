@@ -280,7 +280,7 @@ def _misses(rule: Rule, ours: Mapping[str, float | None], unit: str) -> list[str
         if not near:
             shown = "undefined" if value is None else _expected_number(rule, expected, value, unit)
             wanted = _expected_number(rule, expected, expected.value, unit)
-            allowed = _expected_number(rule, expected, expected.allowed, unit)
+            allowed = _allowed_text(rule, expected, _text(expected.allowed, unit))
             missed.append(f"{_OF[expected.of]} is {shown}, not within {allowed} of {wanted}.")
     return missed
 
@@ -327,6 +327,15 @@ def rule_text(rule: Rule) -> str:
     if rule.at_least:
         text += f"; cells with {_at_least_text(rule)}"
     return text + "."
+
+
+def _allowed_text(rule: Rule, expected: Expectation, text: str) -> str:
+    """How near is near enough; ``text`` is the allowed distance in the metric's unit."""
+    if expected.share is not None:
+        return _percent(expected.share)
+    if rule.relative and expected.of == "change":
+        return f"{100 * expected.allowed:.3g} percentage points"
+    return text
 
 
 def _rule_number(rule: Rule, expected: Expectation, value: float) -> str:

@@ -17,7 +17,8 @@ MAX_NAME = 60
 _MAX_SLUG = 60
 _MARKDOWN = re.compile(
     r"(?P<interval>\[[-+]?[0-9][^\[\]]{0,80}\](?![(\[:]))"
-    r"|[\\`*\[\]<>|~&$@]"
+    r"|[\\`*\[\]<|~&$]"
+    r"|@(?![0-9])|(?<![A-Za-z0-9])@"
     r"|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])"
     r"|:(?=//)|:(?=[A-Za-z0-9_+-]+:)"
     r"|(?<=\b[Ww]{3})\."
@@ -25,7 +26,6 @@ _MARKDOWN = re.compile(
 _ENTITIES = {
     "&": "&amp;",
     "<": "&lt;",
-    ">": "&gt;",
     "@": "&#64;",
     ":": "&#58;",
     "|": "&#124;",
@@ -83,7 +83,7 @@ def _escaped(found: re.Match[str]) -> str:
 
 def markdown_block(text: str) -> str:
     """``markdown`` for the start of a line, where more is markup: headings, lists, quotes."""
-    return re.sub(r"^(\s*\d*)([-+=#.)])", r"\1\\\2", markdown(text))
+    return re.sub(r"^(\s*\d*)([-+=#.)>])", r"\1\\\2", markdown(text))
 
 
 def markdown_code(text: str) -> str:
