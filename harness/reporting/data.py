@@ -39,6 +39,7 @@ class CellData:
             rendering: it may be absolute.
         history: The learning curve, one update an entry; None without one.
         plugins: ``--plugin`` files as typed, for the command that runs the cell.
+        suite: The suite that defines the method, if it is a variant: no other command knows it.
     """
 
     key: Key
@@ -47,6 +48,7 @@ class CellData:
     run_dir: Path | None = None
     history: list[dict[str, Any]] | None = None
     plugins: tuple[str, ...] = ()
+    suite: str | None = None
 
     @property
     def method(self) -> str:
@@ -76,18 +78,14 @@ class CellData:
     @property
     def command(self) -> str:
         """The command that runs this cell, to be pasted into a shell."""
-        argv = [
-            "auto-research",
-            "agent-eval",
-            "--method",
-            self.method,
-            "--benchmark",
-            self.benchmark,
-        ]
-        for option in ("episodes", "updates"):
-            if option in self.document["budget"]:
-                argv += [f"--{option}", str(self.document["budget"][option])]
-        argv += ["--seed", str(self.seed)]
+        cell = ["--method", self.method, "--benchmark", self.benchmark, "--seed", str(self.seed)]
+        if self.suite is not None:
+            argv = ["auto-research", "reproduce", "--suite", self.suite, *cell]
+        else:
+            argv = ["auto-research", "agent-eval", *cell]
+            for option in ("episodes", "updates"):
+                if option in self.document["budget"]:
+                    argv += [f"--{option}", str(self.document["budget"][option])]
         for plugin in self.plugins:
             argv += ["--plugin", plugin]
         return shlex.join(argv)
@@ -273,9 +271,10 @@ def load_report_data(
     runs = runs_dir if runs_dir is not None and runs_dir.is_dir() else None
     problems = [_renamed(problem, metrics_dir) for problem in collection.problems]
     cells = []
+    suites = _suites_of_variants()
     for key, document in sorted(collection.documents.items()):
         cell, found = _with_run(key, document, runs, tuple(plugins))
-        cells.append(cell)
+        cells.append(replace(cell, suite=suites.get(key)))
         problems += found
     return ReportData(
         cells,
@@ -289,6 +288,23 @@ def load_report_data(
 _NEXT = (
     "auto-research reproduce   # runs the suite and writes metrics/, or name another --metrics-dir"
 )
+
+
+def _suites_of_variants() -> dict[Key, str]:
+    """The suite of each cell whose method is a variant; suites that cannot be read have none."""
+    from harness.suite import load_suite, shipped_suites
+
+    found: dict[Key, str] = {}
+    for name in shipped_suites():
+        try:
+            suite = load_suite(name)
+        except UserError:
+            continue
+        variants = {variant.name for variant in suite.variants}
+        for cell in suite.cells():
+            if cell.method in variants:
+                found.setdefault((cell.method, cell.benchmark, cell.seed), name)
+    return found
 
 
 def shown_name(directory: Path) -> str:
