@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from harness.reporting.data import PaperPoint
+from harness.reporting.data import CellData, PaperPoint, ReportData, load_report_data
 from harness.reporting.plots import build_plots
 from harness.reporting.plots_style import COLOURS, looks
 
@@ -26,19 +26,22 @@ def with_runs(make, runs, documents):
     return documents
 
 
-@pytest.fixture
-def complete(load, make, tmp_path):
-    """Data for every plot."""
-    documents = with_runs(make, tmp_path / "runs", make.three_methods())
+@pytest.fixture(scope="module")
+def complete(make, tmp_path_factory):
+    """Plots of data that have everything."""
+    root = tmp_path_factory.mktemp("complete")
+    documents = with_runs(make, root / "runs", make.three_methods())
     sizes = {2**k: 1e8 + 4.0**k for k in range(8, 14)}
     timed = make.sweep("windowed", {length: 2e8 + length for length in sizes})
     timed["metrics"]["seconds_cuda_at_4096"] = make.entry(0.5, unit="s", direction="neutral")
     timed["metrics"]["seconds_cuda_at_8192"] = make.entry(1.0, unit="s", direction="neutral")
-    return load(*documents, timed, make.sweep("eager-attention", {**sizes, 2**14: None}))
+    eager = make.sweep("eager-attention", {**sizes, 2**14: None})
+    make.write_metrics(root / "metrics", *documents, timed, eager)
+    return build_plots(load_report_data(root / "metrics", root / "runs"), PAPER)
 
 
 def test_everything_is_drawn_where_there_is_data_in_two_formats(complete):
-    found = build_plots(complete, PAPER)
+    found = complete
     assert [plot.slug for plot in found.plots] == [
         "success-by-tier-bench",
         "success-against-cost-bench",
@@ -59,7 +62,7 @@ def test_everything_is_drawn_where_there_is_data_in_two_formats(complete):
 
 
 def test_texts_say_what_the_pictures_show(complete):
-    plots = {plot.slug: plot for plot in build_plots(complete, PAPER).plots}
+    plots = {plot.slug: plot for plot in complete.plots}
     memory = plots["peak-memory"].alt
     assert "eager-attention (CUDA)" in memory
     assert "out of memory at 16384" in memory
@@ -108,16 +111,17 @@ def test_a_band_needs_two_seeds_and_lacking_curves_are_named(load, make, tmp_pat
     assert "plain (1 of 1 seeds)" in curves.caption
 
 
-@pytest.mark.parametrize("name", ["$x^{", "_hidden", "\\frac{", "名前", "a" * 300, "&<>\"'"])
-def test_any_name_can_be_drawn(load, make, name, tmp_path):
-    made = with_runs(make, tmp_path / "runs", [make.success("plain", 1, [1, 0, 1, 0])])[0]
-    other = make.success("x", 2, [1, 0, 1, 1])
-    other["method"]["name"] = made["method"]["name"] = "x"
-    data = load(other)
-    cell = data.cells[0]
-    object.__setattr__(cell, "key", (name, "bench", 2))  # a directory could not be called so
-    cell.document["method"]["name"] = name
-    found = build_plots(data)
+NAMES = ["$x^{", "_hidden", "\\frac{", "名前", "a" * 300, "&<>\"'", "a\nb\x1b"]
+
+
+def test_any_name_can_be_drawn(make):
+    cells = []
+    for name in NAMES:
+        made = make.success(name, 2, [1, 0, 1, 1])
+        rows = [{"update": float(i), "reward": i / 9} for i in range(9)]
+        cells.append(CellData((name, "bench", 2), made, history=rows))
+    found = build_plots(ReportData(cells))
+    assert [plot.slug for plot in found.plots][-1] == "learning-curves-bench"
     for plot in found.plots:
         ET.fromstring(found.files[plot.svg])
 
@@ -200,7 +204,7 @@ def test_pictures_hold_no_date_and_no_version(complete):
     import matplotlib as mpl
     from PIL import Image
 
-    for name, data in build_plots(complete, PAPER).files.items():
+    for name, data in complete.files.items():
         if name.endswith(".svg"):
             assert b"<dc:date>" not in data
             assert b"dc:creator" not in data
