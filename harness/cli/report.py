@@ -87,6 +87,10 @@ def report(
     from harness.reporting.render import render
 
     claims = read_claims(claims_file)
+    if output.exists() and not output.is_dir():
+        raise UserError(
+            f"--output {output} is not a directory.", hint="Give a folder; it is made if missing."
+        )
     for source in (metrics_dir, runs_dir):
         _check_apart(output, source)
     data = load_report_data(
