@@ -26,6 +26,11 @@ def with_runs(make, runs, documents):
     return documents
 
 
+def cell_of(made, **extra):
+    key = (made["method"]["name"], made["benchmark"]["name"], made["seed"])
+    return CellData(key, made, **extra)
+
+
 @pytest.fixture(scope="module")
 def complete(make, tmp_path_factory):
     """Plots of data that have everything."""
@@ -73,7 +78,13 @@ def test_texts_say_what_the_pictures_show(complete):
     assert "running mean" in plots["learning-curves-bench"].caption
 
 
-def test_without_runs_and_sweeps_the_missing_is_named_and_the_paper_still_drawn(load, make):
+def test_without_runs_and_sweeps_the_missing_is_named_and_the_paper_still_drawn(
+    load, make, monkeypatch
+):
+    """The plot itself says that ours is not measured: its SVG holds text as text for this test."""
+    from harness.reporting import plots_style
+
+    monkeypatch.setitem(plots_style._STYLE, "svg.fonttype", "none")
     found = build_plots(load(*make.three_methods()), PAPER)
     assert [plot.slug for plot in found.plots] == [
         "success-by-tier-bench",
@@ -85,21 +96,19 @@ def test_without_runs_and_sweeps_the_missing_is_named_and_the_paper_still_drawn(
         "Time against length",
     ]
     assert "Only the paper's figures are shown" in found.plots[-1].caption
-    assert [plot.slug for plot in build_plots(load(*make.three_methods())).plots][
-        -1
-    ] != "peak-memory"
-
-
-def test_the_plot_itself_says_that_ours_is_not_measured(load, make, monkeypatch):
-    """Seen in the SVG's text, which is written as text for this test."""
-    from harness.reporting import plots_style
-
-    monkeypatch.setitem(plots_style._STYLE, "svg.fonttype", "none")
-    found = build_plots(load(*make.three_methods()), PAPER)
     words = b"Our own peak memory is not measured yet:"
     assert words in found.files["peak-memory.svg"]
-    ours = make.sweep("windowed", {4096: 2e9})
-    assert words not in build_plots(load(ours), PAPER).files["peak-memory.svg"]
+    measured = build_plots(ReportData([cell_of(make.sweep("windowed", {4096: 2e9}))]), PAPER)
+    assert words not in measured.files["peak-memory.svg"]
+
+
+def test_without_sweeps_and_papers_there_is_no_memory_plot(make):
+    found = build_plots(ReportData([cell_of(make.document("m", "b", 1, {}))]))
+    assert found.plots == ()
+    assert [item.split(":")[0] for item in found.missing][-2:] == [
+        "Peak memory against length",
+        "Time against length",
+    ]
 
 
 def test_a_band_needs_two_seeds_and_lacking_curves_are_named(load, make, tmp_path):
@@ -119,7 +128,7 @@ def test_any_name_can_be_drawn(make):
     for name in NAMES:
         made = make.success(name, 2, [1, 0, 1, 1])
         rows = [{"update": float(i), "reward": i / 9} for i in range(9)]
-        cells.append(CellData((name, "bench", 2), made, history=rows))
+        cells.append(cell_of(made, history=rows))
     found = build_plots(ReportData(cells))
     assert [plot.slug for plot in found.plots][-1] == "learning-curves-bench"
     for plot in found.plots:
