@@ -20,7 +20,7 @@ from harness.reporting.text import (
     sentence_text,
 )
 
-LATEX_PACKAGES = ("booktabs", "graphicx", "textcomp")
+LATEX_PACKAGES = ("booktabs", "graphicx")
 _TIDY_COLUMNS = (
     "benchmark",
     "metric",

@@ -22,7 +22,7 @@ import functools
 import math
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -156,6 +156,12 @@ class BenchmarkView:
     def unit(self, metric: str) -> str:
         """The metric's unit."""
         return str(self.entries[metric]["unit"])
+
+    def is_share(self, metrics: Iterable[str]) -> bool:
+        """Whether these are shares between 0 and 1, so that an axis can show that whole range."""
+        names = list(metrics)
+        values = [value for cell in self.cells for name in names if (value := cell.value(name))]
+        return {self.unit(name) for name in names} == {"share"} and all(0 <= v <= 1 for v in values)
 
     def references(self, metric: str) -> list[Reference]:
         """The reference players of a metric: floors, then others, then ceilings."""

@@ -193,7 +193,7 @@ def success_by_tier(view: BenchmarkView, looks: Mapping[str, Look]) -> Drawn | s
         parts.append(f"{name_text(method)} {', '.join(values)}")
     axes.set_xticks(range(len(tiers)), [name_text(tier) for tier, _ in tiers])
     axes.set_xlim(-0.5, len(tiers) - 0.5)
-    if view.unit(metric) == "share":
+    if view.is_share(name for _, name in tiers):
         axes.set_ylim(-0.04, 1.04)
     axes.grid(visible=False, axis="x")
     axes.set_xlabel("tier")
@@ -273,8 +273,9 @@ def success_against_cost(view: BenchmarkView, looks: Mapping[str, Look]) -> Draw
         parts.append(f"{name_text(method)} {y:.3g} at {x:.3g}")
     if not parts:
         return f"Success against cost of {label}: no cell has both."
-    reference_lines(axes, _references(view, view.references(metric)))
-    if view.unit(metric) == "share":
+    references = view.references(metric)
+    reference_lines(axes, _references(view, references))
+    if view.is_share((metric, *(item.metric for item in references))):
         axes.set_ylim(-0.04, 1.09)
     axes.margins(x=0.12)
     axes.set_xlabel(f"{name_text(cost)} ({sentence_text(view.unit(cost))}, {BETTER['minimize']})")

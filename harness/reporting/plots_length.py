@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 HOW = {"cpu": "CPU", "cuda": "CUDA", "simulated": "simulated", None: "how not stated"}
 
+_SMALLEST = 1e-9
+"""Bytes or seconds below it are no measurement, and would stretch a logarithmic axis without end."""
+
 
 @dataclass
 class _Series:
@@ -120,7 +123,9 @@ def _series(data: ReportData, what: str) -> dict[tuple[str, str | None], _Series
     found: dict[tuple[str, str | None], _Series] = {}
     for cell in data.cells:
         for point in at_lengths(cell, what):
-            positive = plottable(point.value) and point.value is not None and point.value > 0
+            positive = (
+                plottable(point.value) and point.value is not None and point.value > _SMALLEST
+            )
             if not positive and not point.out_of_memory:
                 continue
             one = found.setdefault((cell.method, point.how), _Series())
@@ -248,8 +253,8 @@ def _ticks(
     low, high = min(values), max(values)
     crosses = any(p.value is None for p in paper) or any(s.failed for s in series.values())
     axes.set_ylim(low / 1.3, high * ((high / low) ** 0.18 * 1.35 if crosses else 1.3))
-    narrow = high / low < 20
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 2.5, 3, 4, 5, 7) if narrow else (1,)))
+    within = (1, 1.5, 2, 2.5, 3, 4, 5, 7) if high / low < 4 else (1, 2, 5)
+    axes.yaxis.set_major_locator(LogLocator(subs=within if high / low < 50 else (1,)))
     axes.yaxis.set_minor_locator(NullLocator())
     scale = 1e9 if what == "peak_bytes" else 1.0
     axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y / scale:g}"))

@@ -7,6 +7,7 @@ of the user changes a line.
 from __future__ import annotations
 
 import io
+import math
 import os
 import warnings
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,9 @@ MAX_SERIES = 16
 """Methods that one plot shows; with more nobody can tell them apart."""
 LARGEST = 1e30
 """Numbers above it are left out: axes overflow long before floats do."""
+
+_LEGEND_ROW = 0.27
+"""Inches; a legend of more than three rows makes the picture higher instead of the axes lower."""
 
 _STYLE: dict[str, Any] = {
     # At half width (about 560 of 1120 pixels) the text is still 14 pixels high.
@@ -131,8 +135,11 @@ def legend_below(figure: Figure, axes: Axes) -> None:
     if not handles:
         return
     longest = max(map(len, labels))
-    columns = 3 if longest <= 16 else 2 if longest <= 30 else 1
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, len(labels)))
+    columns = min(len(labels), 3 if longest <= 16 else 2 if longest <= 30 else 1)
+    rows = math.ceil(len(labels) / columns)
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + _LEGEND_ROW * max(0, rows - 3))
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
 def legend_name(text: str) -> str:
@@ -150,7 +157,7 @@ def reference_lines(axes: Axes, lines: Sequence[tuple[str, float]]) -> None:
             values.setdefault(value, []).append(name)
     for value, names in sorted(values.items()):
         axes.axhline(value, color=GREY, linewidth=1.2, linestyle=(0, (4, 3)), zorder=1)
-        axes.annotate(
+        text = axes.annotate(
             ", ".join(names),
             (0.995, value),
             xycoords=("axes fraction", "data"),
@@ -160,7 +167,9 @@ def reference_lines(axes: Axes, lines: Sequence[tuple[str, float]]) -> None:
             va="bottom",
             fontsize=11,
             color=GREY,
+            annotation_clip=True,
         )
+        text.set_in_layout(False)  # a line beyond the axes must not shrink them
 
 
 def save(figure: Figure, title: str) -> tuple[bytes, bytes]:

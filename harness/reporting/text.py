@@ -176,7 +176,6 @@ _LATEX = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
-    '"': r"\textquotedbl{}",
     "[": "{[}",  # at the start of a row it would be an option of the line break before
     "]": "{]}",
 } | {char: "\\" + char for char in "&%$#_{}"}

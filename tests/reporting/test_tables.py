@@ -231,3 +231,28 @@ def test_slugs_are_safe_and_tell_names_apart():
     made = slugs(["../x", "a b", "a/b", "", "Ü"])
     assert len(set(made)) == 5
     assert all(slug and set(slug) <= set("abcdefghijklmnopqrstuvwxyz0123456789-") for slug in made)
+
+
+EXTREMES = [1.7e308, -1.7e308, 5e-324, -0.0, 1e154, 10**300, None]
+
+
+@pytest.mark.parametrize("unit", ["share", "bytes", "$%"])
+def test_no_number_breaks_a_table(load, make, unit):
+    def cell(method, seed, values):
+        metrics = {
+            f"m{i}": make.entry(v, unit=unit, reason=None if v is not None else "oom")
+            for i, v in enumerate(values)
+        }
+        samples = {f"m{i}": [v] * 2 for i, v in enumerate(values) if v is not None}
+        return make.document(method, "bench", seed, metrics, samples=samples)
+
+    data = load(
+        *(cell("eager-attention", seed, EXTREMES) for seed in (1, 2)),
+        *(cell("other", seed, EXTREMES[::-1]) for seed in (1, 2)),
+    )
+    for table in [*comparison_tables(data), cells_table(data)]:
+        assert all(len(row) == len(table.columns) for row in table.rows)
+        assert formats.markdown_table(table).count("\n") == len(table.rows) + 2
+    rows = list(csv.DictReader(io.StringIO(formats.tidy_csv(data, headline_only=False))))
+    assert len(rows) == 2 * len(EXTREMES)
+    assert not {"nan", "inf", "-inf"} & {value for row in rows for value in row.values()}
