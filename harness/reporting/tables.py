@@ -18,7 +18,7 @@ from harness.reporting.measures import (
     Reference,
     views,
 )
-from harness.reporting.text import name_text, number, prefix, sentence_text, signed, slug
+from harness.reporting.text import name_text, number, prefix, sentence_text, signed
 
 BETTER = {
     "maximize": "higher is better",
@@ -391,8 +391,3 @@ def _cell_text(cell: CellData, metric: str | None) -> str:
         text += f" ± {number(entry['stderr'], unit, value)}"
     text += f" {prefix(value)}" if unit == "bytes" else ""
     return f"{name_text(metric)} {text}, n = {entry['n']}"
-
-
-def anchor(table: Table) -> str:
-    """The table's name inside a page."""
-    return slug(table.slug)
