@@ -199,7 +199,7 @@ def _request(
     return request, resources_of(method)
 
 
-def inspect(cell: PlannedCell, selection: Selection) -> PlannedCell:
+def inspect(cell: PlannedCell, selection: Selection) -> PlannedCell:  # noqa: PLR0911
     """The cell with the state that its folder and metrics file put it in."""
     folder = cell.request.cell_dir
     if is_busy(folder):
@@ -216,8 +216,8 @@ def inspect(cell: PlannedCell, selection: Selection) -> PlannedCell:
         if left:
             return replace(cell, state=RESUME, reason="an earlier run was cut off")
         return replace(cell, state=RUN, reason="has not run here")
-    except results.ResultsError as error:
-        return replace(cell, state=RUN, reason=f"its run record cannot be used: {error.reason}")
+    except results.ResultsError as unusable:
+        return replace(cell, state=RUN, reason=f"its run record cannot be used: {unusable.reason}")
     error = record["extra"].get("error")
     if record["status"] != "failed":
         return replace(cell, state=RESUME, reason="an earlier run was cut off")

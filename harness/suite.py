@@ -248,7 +248,9 @@ class _Reader:
             episodes, updates = self._budget(table, where)
             found.append(
                 Override(
-                    *(table.get(key) for key in _SELECT),
+                    table.get("method"),
+                    table.get("benchmark"),
+                    table.get("seed"),
                     None if only is None else tuple(only),
                     episodes,
                     updates,

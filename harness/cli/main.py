@@ -22,10 +22,16 @@ except KeyboardInterrupt:  # nothing has begun: end as quietly as any later inte
 
 # Name -> ("module:attribute", one line for --help).
 _COMMANDS: dict[str, tuple[str, str]] = {
+    "reproduce": (
+        "harness.cli.reproduce:reproduce",
+        "Run a suite's cells: skip finished ones, resume killed ones.",
+    ),
     "agent-eval": (
         "harness.cli.agent_eval:agent_eval",
         "Train a method by RL on a benchmark, evaluate it, and write what was measured.",
     ),
+    "report": ("harness.cli.report:report", "Render tables, plots and pages from results."),
+    "claims": ("harness.cli.claims:claims", "Set the paper's claims beside what was measured."),
     "list": ("harness.cli.list_:list_", "Show methods and benchmarks with version and origin."),
     "track": ("harness.cli.track:track", "Mirror finished runs to MLflow, now or again."),
     "doctor": (

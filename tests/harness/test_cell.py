@@ -14,7 +14,7 @@ import pytest
 
 from harness import lock, provenance, results
 from harness.builtins import registries
-from harness.cell import CellRequest, finished, _set_aside, run_cell
+from harness.cell import CellRequest, _set_aside, finished, run_cell
 from harness.errors import EXIT_FAILED, UserError
 from harness.lock import CellLock
 from harness.spec import build_spec
