@@ -1,19 +1,24 @@
 # Everything runs in .venv, which is made on first use with the exact versions of constraints.txt.
 PYTHON ?= python3
-SEED ?= 42
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-METHODS := sinkflex-rl eager-attention no-sink
 # One BLAS thread a test process: the tests run side by side, and thread count changes numbers.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MPLBACKEND=Agg
 JOBS ?= 2
 
+# A failed cell (1) must not hide the others' results: they are rendered all the same.
+define reproduce_and_report
+@$(BIN)/auto-research reproduce --suite $(1); status=$$?; \
+if [ $$status -gt 1 ]; then exit $$status; fi; \
+$(BIN)/auto-research report && exit $$status
+endef
+
 .DEFAULT_GOAL := help
-.PHONY: help install test lint types imports pytest smoke reproduce bench format clean
+.PHONY: help install test lint types imports pytest smoke reproduce reproduce-full ui bench format clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install: $(READY) ## Make .venv with the pinned versions
 
@@ -38,16 +43,17 @@ imports: $(READY) ## import-linter: arrows between the rooms point one way
 pytest: $(READY) ## The tests alone
 	$(TEST_ENV) $(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
-smoke: $(READY) ## The main command, end to end, at a tiny budget (under 90 s)
-	$(BIN)/auto-research agent-eval --plugin examples/quick.py --method sinkflex-quick \
-	  --benchmark scalemcp-mini --episodes 8 --updates 2 --seed $(SEED) --force \
-	  --metrics-dir build/smoke/metrics --runs-dir build/smoke/runs \
-	  --tracking-uri sqlite:///build/smoke/mlflow.db
+smoke: $(READY) ## A small suite, end to end, into build/ (about 2 minutes)
+	$(BIN)/auto-research reproduce --suite smoke --metrics-dir build/metrics --runs-dir build/runs --no-track
 
-reproduce: $(READY) ## The main command for every method at seed 42 (SEED=43 for another)
-	@set -e; for method in $(METHODS); do \
-	  $(BIN)/auto-research agent-eval --method $$method --benchmark scalemcp-mini --seed $(SEED); \
-	done
+reproduce: $(READY) ## Every cell of suites/default.toml, then reports/ (under 40 minutes on 2 cores)
+	$(call reproduce_and_report,default)
+
+reproduce-full: $(READY) ## Every benchmark, five seeds, the ablations, several bases (hours)
+	$(call reproduce_and_report,full)
+
+ui: $(READY) ## MLflow's own page on the default store
+	$(BIN)/mlflow ui --backend-store-uri sqlite:///mlflow.db --host 127.0.0.1
 
 bench: $(READY) ## Speed and memory, as ratios against a peer in the same run
 	$(BIN)/python -m pytest tests/perf --benchmark-enable --benchmark-only -n 0 -s -m bench
