@@ -1,4 +1,4 @@
-"""The methods and benchmarks that come with the harness, as lazy strings."""
+"""The methods and benchmarks that come with the harness, as lazy strings, and all others."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness.packages import register_installed
 from harness.plugins import load_plugin, without_repeats
 from harness.registry import Registry
 from methods.base import Benchmark, Method
@@ -64,10 +65,11 @@ class Registries:
 
 
 def registries(plugins: Sequence[Path] = ()) -> Registries:
-    """The built-in parts, and those of the given plugin files.
+    """The built-in parts, those of installed packages, and those of the given plugin files.
 
     Raises:
-        RegistryError: If a plugin cannot be loaded, or a name is taken.
+        RegistryError: If a plugin cannot be loaded, or brings a name that is taken. What is wrong with
+            an installed package is raised when its part is asked for.
     """
     known = Registries()
     for name, target, version, description in _METHODS:
@@ -78,6 +80,7 @@ def registries(plugins: Sequence[Path] = ()) -> Registries:
         known.benchmarks.register(
             name, target, version=version, origin=ORIGIN, description=description
         )
+    register_installed(known.methods, known.benchmarks)
     for path in without_repeats(plugins):
         load_plugin(path, known.methods, known.benchmarks)
     return known

@@ -111,22 +111,7 @@ def _parts(module: ModuleType, attribute: str, path: Path) -> list[Any]:
 
 def _register(registry: Registry[Any], part: Any, target: str, path: Path) -> None:
     origin = f"plugin {path}"
-    where = f"{target} ({origin})"
-    if isinstance(part, type):
-        raise RegistryError(
-            f"{where} is the class {part.__name__}, not an object of it.",
-            hint=f"Write {part.__name__}() instead of {part.__name__}.",
-        )
-    problems = [
-        f"{member} {wrong}"
-        for member, allowed, fits in _PROTOCOLS[registry.kind]
-        if (wrong := _misfit(part, member, allowed, fits))
-    ]
-    if problems:
-        raise RegistryError(
-            f"{where} is no {registry.kind}: {'; '.join(problems)}.",
-            hint=f"methods/base.py says what a {registry.kind} needs.",
-        )
+    check_part(registry.kind, part, f"{target} ({origin})")
     description = (type(part).__doc__ or "").strip().partition("\n")[0]
     registry.register(
         part.name,
@@ -136,6 +121,34 @@ def _register(registry: Registry[Any], part: Any, target: str, path: Path) -> No
         description=description,
         loader=lambda: part,
     )
+
+
+def check_part(kind: str, part: Any, where: str) -> None:
+    """Whether an object has what planning and running rely on.
+
+    Args:
+        kind: ``"method"`` or ``"benchmark"``.
+        part: The object.
+        where: What it is called in the error, with its origin.
+
+    Raises:
+        RegistryError: If something is missing or of another type; the message names all of it.
+    """
+    if isinstance(part, type):
+        raise RegistryError(
+            f"{where} is the class {part.__name__}, not an object of it.",
+            hint=f"Write {part.__name__}() instead of {part.__name__}.",
+        )
+    problems = [
+        f"{member} {wrong}"
+        for member, allowed, fits in _PROTOCOLS[kind]
+        if (wrong := _misfit(part, member, allowed, fits))
+    ]
+    if problems:
+        raise RegistryError(
+            f"{where} is no {kind}: {'; '.join(problems)}.",
+            hint=f"methods/base.py says what a {kind} needs.",
+        )
 
 
 def _misfit(part: Any, member: str, allowed: str, fits: Callable[[Any], bool]) -> str:

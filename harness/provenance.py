@@ -15,6 +15,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from harness.packages import package_sources
+
 PACKAGES = (
     "auto-research-harness",
     "gymnasium",
@@ -64,16 +66,20 @@ def git_state() -> tuple[str | None, bool | None]:
     return commit.strip() if commit else None, None if status is None else bool(status.strip())
 
 
-def code_fingerprint(plugins: Iterable[Path] = ()) -> str | None:
+def code_fingerprint(
+    plugins: Iterable[Path] = (), names: Iterable[str] | None = None
+) -> str | None:
     """SHA-256 (hex) over the sources that decide a cell's numbers, None where there are none.
 
     Versions of methods and benchmarks are raised by hand, and a hand forgets; this notices. Blank
     lines and lines that are comments do not count. It covers the packages ``methods`` and
-    ``benchmarks``, the modules of the harness that a computation runs on, and plugin files, but not
-    what a plugin file imports from elsewhere.
+    ``benchmarks``, the modules of the harness that a computation runs on, plugin files, and installed
+    packages that bring methods or benchmarks, but not what these import from elsewhere.
 
     Args:
         plugins: Plugin files of the cell.
+        names: The cell's method and benchmark: installed packages that bring neither do not count.
+            All count if None.
     """
     root = code_root()
     named = [
@@ -82,10 +88,14 @@ def code_fingerprint(plugins: Iterable[Path] = ()) -> str | None:
         for path in (sorted((root / part).rglob("*.py")) if "." not in part else [root / part])
     ]
     named += [(f"plugin {number}", Path(path)) for number, path in enumerate(plugins)]
+    named += [(f"package {name}", path) for name, path in package_sources(names)]
     digest = hashlib.sha256()
     try:
         for name, path in named:
             digest.update(f"\0{name}\0".encode())
+            if path.suffix != ".py":  # compiled: every byte counts
+                digest.update(path.read_bytes())
+                continue
             for line in path.read_bytes().splitlines():
                 if (text := line.strip()) and not text.startswith(b"#"):
                     digest.update(line.rstrip() + b"\n")

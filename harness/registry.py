@@ -2,13 +2,16 @@
 
 Listing and planning touch names only; a part is imported when it is asked for. The version is
 declared where the part is registered, so that listing needs no import, and compared with the part's
-own when it is loaded, so that the two cannot drift apart.
+own when it is loaded, so that the two cannot drift apart. Where only the part itself says its version
+(an installed package's entry point has a name and nothing else), it is None until then.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import importlib
+import inspect
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -29,18 +32,20 @@ class Entry(Generic[T]):
     Args:
         name: Lower-case letters, digits, ``.``, ``_`` and ``-``.
         target: ``"module:attr"``, for people to read.
-        version: Version declared at registration.
+        version: Version declared at registration; None where only the object says it.
         origin: Who registered it, for example ``"built in"`` or ``"plugin /home/me/mine.py"``.
         description: One line.
         loader: Gives the object; called once.
+        problem: Why the name cannot be used, or None.
     """
 
     name: str
     target: str
-    version: str
+    version: str | None
     origin: str
     description: str
     loader: Callable[[], T] = field(repr=False, compare=False)
+    problem: RegistryError | None = field(default=None, repr=False, compare=False)
 
 
 def _import_target(target: str) -> Any:
@@ -65,7 +70,7 @@ class Registry(Generic[T]):
         name: str,
         target: str,
         *,
-        version: str,
+        version: str | None,
         origin: str,
         description: str = "",
         loader: Callable[[], T] | None = None,
@@ -75,7 +80,7 @@ class Registry(Generic[T]):
         Args:
             name: The name that people type.
             target: Where the object is.
-            version: The object's version; checked when it is loaded.
+            version: The object's version, checked when it is loaded; None if only the object knows.
             origin: Who registers it; named in every error about it.
             description: One line for ``auto-research list``.
             loader: Gives the object instead of importing ``target`` (plugins).
@@ -106,27 +111,52 @@ class Registry(Generic[T]):
 
         self._entries[name] = Entry(name, target, version, origin, description, loader)
 
+    def refuse(self, name: str, target: str, *, origin: str, problem: RegistryError) -> None:
+        """Keep a registration that cannot stand: whoever asks for the name is told ``problem``.
+
+        For parts that nobody asked for by name, such as those of installed packages: one that
+        collides must neither win in silence nor keep the others from being used.
+
+        Args:
+            name: The name; what it meant before is no longer given out.
+            target: Where the object would have been.
+            origin: Who wanted to register it.
+            problem: What to say.
+        """
+        taken = self._entries.get(name)
+        if taken is not None:
+            origin = f"{taken.origin}; {origin}"
+            target = taken.target if target == taken.target else f"{taken.target}; {target}"
+
+        def loader() -> T:
+            raise problem
+
+        self._entries[name] = Entry(name, target, None, origin, "", loader, problem)
+
     def __iter__(self) -> Iterator[Entry[T]]:
-        """Entries in name order."""
+        """Entries in name order, those that cannot be used included."""
         return iter([self._entries[name] for name in sorted(self._entries)])
 
     def __contains__(self, name: object) -> bool:
         return name in self._entries
 
     def names(self) -> list[str]:
-        """All names, sorted."""
-        return sorted(self._entries)
+        """All names that can be asked for, sorted."""
+        return sorted(name for name, entry in self._entries.items() if entry.problem is None)
 
     def entry(self, name: str) -> Entry[T]:
         """The entry of a name, without loading it.
 
         Raises:
-            RegistryError: If the name is unknown; the message has the nearest name and the list.
+            RegistryError: If the name is unknown (the message has the nearest name and the list) or
+                cannot be used.
         """
         entry = self._entries.get(name)
         if entry is not None:
+            if entry.problem is not None:
+                raise entry.problem
             return entry
-        near = difflib.get_close_matches(name.lower(), self._entries, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(name.lower(), self.names(), n=1, cutoff=0.5)
         guess = f" Did you mean {near[0]!r}?" if near else ""
         known = ", ".join(self.names()) or "none"
         raise RegistryError(
@@ -146,6 +176,19 @@ class Registry(Generic[T]):
             self._loaded[name] = self._checked(entry)
         return self._loaded[name]
 
+    def resolved(self, name: str) -> Entry[T]:
+        """The entry with what only the loaded part says: version and description.
+
+        Raises:
+            RegistryError: As :meth:`load`.
+        """
+        entry = self.entry(name)
+        if entry.version is not None:
+            return entry
+        part = self.load(name)
+        said = entry.description or (inspect.getdoc(type(part)) or "").partition("\n")[0]
+        return dataclasses.replace(entry, version=getattr(part, "version", None), description=said)
+
     def _checked(self, entry: Entry[T]) -> T:
         where = f"{self.kind} {entry.name!r} ({entry.target}, {entry.origin})"
         try:
@@ -162,7 +205,7 @@ class Registry(Generic[T]):
             ) from error
         for attribute, registered in (("name", entry.name), ("version", entry.version)):
             actual = getattr(part, attribute, None)
-            if actual != registered:
+            if registered is not None and actual != registered:
                 raise RegistryError(
                     f"The {where} is registered with {attribute} {registered!r}, but the object "
                     f"says {actual!r}.",

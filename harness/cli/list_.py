@@ -10,7 +10,9 @@ import click
 
 from harness.builtins import registries
 from harness.cli.options import PathType
-from harness.registry import Entry
+from harness.errors import RegistryError
+from harness.plain_text import visible
+from harness.registry import Entry, Registry
 
 
 @click.command("list")
@@ -26,34 +28,46 @@ from harness.registry import Entry
 def list_(as_json: bool, plugins: tuple[Path, ...]) -> None:
     """Show methods and benchmarks with version, origin and one line each.
 
-    Nothing but plugin files is imported, so this is instant and shows parts whose extra is missing.
+    Nothing is imported but plugin files and the parts of installed packages, so this is instant and
+    shows built-in parts whose extra is missing. An installed part that cannot be used is listed with
+    the reason.
     """
     known = registries(plugins)
-    kinds: list[tuple[str, Iterable[Entry[Any]]]] = [
-        ("methods", known.methods),
-        ("benchmarks", known.benchmarks),
-    ]
+    rows = {"methods": _rows(known.methods), "benchmarks": _rows(known.benchmarks)}
     if as_json:
         from harness.strict_json import dumps
 
-        rows = {kind: [_row(entry) for entry in entries] for kind, entries in kinds}
         click.echo(dumps(rows), nl=False)
         return
-    for kind, entries in kinds:
-        _print_table(kind, [_row(entry) for entry in entries])
+    for title, found in rows.items():
+        _print_table(title, found)
+    for error in (row["error"] for found in rows.values() for row in found):
+        if error is not None:
+            click.secho("Not usable: ", fg="red", bold=True, nl=False)
+            click.echo(visible(error, 1000))
 
 
-def _row(entry: Entry[Any]) -> dict[str, str]:
+def _rows(registry: Registry[Any]) -> list[dict[str, str | None]]:
+    return [_row(registry, entry) for entry in registry]
+
+
+def _row(registry: Registry[Any], entry: Entry[Any]) -> dict[str, str | None]:
+    error = None
+    try:
+        entry = registry.resolved(entry.name)
+    except RegistryError as problem:
+        error = problem.message
     return {
         "name": entry.name,
         "version": entry.version,
         "origin": entry.origin,
         "target": entry.target,
         "description": entry.description,
+        "error": error,
     }
 
 
-def _print_table(title: str, rows: list[dict[str, str]]) -> None:
+def _print_table(title: str, rows: Iterable[dict[str, str | None]]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
@@ -63,8 +77,9 @@ def _print_table(title: str, rows: list[dict[str, str]]) -> None:
     for column in (title, "version", "origin", "what it is"):
         table.add_column(column, overflow="fold", no_wrap=column in {title, "version"})
     for row in rows:
-        cells = (row["name"], row["version"], row["origin"], row["description"])
-        table.add_row(*map(escape, cells))
+        said = "cannot be used, see below" if row["error"] else row["description"]
+        cells = (row["name"], row["version"] or "?", row["origin"], said)
+        table.add_row(*(escape(visible(cell or "")) for cell in cells))
     console = stdout_console()
     console.print(table)
     console.print()

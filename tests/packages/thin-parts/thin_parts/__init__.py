@@ -1,0 +1,1 @@
+"""A method and a benchmark that take no time."""
