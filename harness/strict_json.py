@@ -121,8 +121,9 @@ def _no_constant(text: str) -> float:
 
 
 # A number that no 64-bit float holds has 309 digits or an exponent of three. Looking for one in the
-# text leaves all other documents to the C parser, which is several times as fast without hooks.
-_MAYBE_HUGE = re.compile(r"\d{300}|[eE]\+?\d{3}")
+# text leaves all other documents to the C parser, which is several times as fast without hooks. What
+# follows an exponent tells it from the middle of a hash, which every result file has.
+_MAYBE_HUGE = re.compile(r"\d{300}|[eE]\+?\d{3,}(?![^\s,\]}])")
 _LARGEST = int(sys.float_info.max)
 
 
